@@ -1,0 +1,1 @@
+"""A replicated, columnar table store in the design of Apache Kudu."""

@@ -1,0 +1,265 @@
+"""`RowBatch`: row operations as one Arrow record batch; validate, encode, decode.
+
+The wire form is one encapsulated Arrow IPC message (a record batch without its schema, which the schema version names):
+first the operation column `__op` (uint8, the codes of `RowOperation`), then, only if the request says so, the column
+`__unset` (fixed-size binary: a little-endian bitmap over the carried columns, bit set = the row does not set the column),
+then the carried columns in the order of their ids in the request, or all columns in schema order if it lists none.
+The same bytes are the payload of the RPC, of the log entry and of the message to followers (architecture, "A write").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.schema import MAX_CELL_BYTES, MAX_ENCODED_KEY_BYTES, DataType, Schema
+
+OPERATION_COLUMN = "__op"
+UNSET_COLUMN = "__unset"
+MAX_ROWS_PER_BATCH = 1 << 20
+
+
+@unique
+class RowOperation(IntEnum):
+    """What to do with a row; upstream's wire ids."""
+
+    INSERT = 1
+    UPDATE = 2
+    DELETE = 3
+    UPSERT = 5
+    INSERT_IGNORE = 10
+    UPDATE_IGNORE = 11
+    DELETE_IGNORE = 12
+    UPSERT_IGNORE = 13
+
+
+_VALID_OPERATION = np.zeros(256, np.bool_)
+_VALID_OPERATION[[op.value for op in RowOperation]] = True
+_DELETES = np.zeros(256, np.bool_)
+_DELETES[[RowOperation.DELETE, RowOperation.DELETE_IGNORE]] = True
+_INSERTS = np.zeros(256, np.bool_)
+_INSERTS[
+    [RowOperation.INSERT, RowOperation.INSERT_IGNORE, RowOperation.UPSERT, RowOperation.UPSERT_IGNORE]
+] = True
+
+
+@dataclass(frozen=True, eq=False)
+class RowBatch:
+    """Row operations for one tablet, in order.
+
+    Attributes:
+        schema: the table's schema.
+        operations: uint8[n], codes of `RowOperation`.
+        rows: n rows; columns are a subset of the schema's, in the order of `positions`, with the schema's Arrow types.
+        positions: int[k], the schema position of each carried column; the first `schema.key_count` are the key's.
+        unset: bool[n, k] or None; True where a row does not set a carried column. Columns that are not carried are unset
+            for all rows. Never true for key columns.
+    """
+
+    schema: Schema
+    operations: npt.NDArray[np.uint8]
+    rows: pa.RecordBatch
+    positions: tuple[int, ...]
+    unset: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def row_count(self) -> int:
+        """Number of row operations."""
+        return len(self.operations)
+
+    @cached_property
+    def single_operation(self) -> RowOperation | None:
+        """The operation of all rows, if they share one (the usual case, worth a faster way)."""
+        first = self.operations[0]
+        return RowOperation(int(first)) if (self.operations == first).all() else None
+
+    def encode(self) -> bytes:
+        """The wire form."""
+        arrays: list[pa.Array] = [pa.array(self.operations)]
+        names = [OPERATION_COLUMN]
+        if self.unset is not None:
+            packed = np.packbits(self.unset, axis=1, bitorder="little")
+            kind = pa.binary(packed.shape[1])
+            arrays.append(pa.Array.from_buffers(kind, len(packed), [None, pa.py_buffer(np.ascontiguousarray(packed))]))
+            names.append(UNSET_COLUMN)
+        arrays.extend(self.rows.columns)
+        names.extend(self.rows.schema.names)
+        encoded: bytes = pa.RecordBatch.from_arrays(arrays, names=names).serialize().to_pybytes()
+        return encoded
+
+    @property
+    def column_ids(self) -> tuple[int, ...]:
+        """Ids of the carried columns for the request; empty if all are carried in schema order."""
+        if self.positions == tuple(range(len(self.schema.columns))):
+            return ()
+        return tuple(self.schema.columns[i].column_id for i in self.positions)
+
+
+def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, has_unset: bool = False) -> RowBatch:
+    """Opens a wire form against the *catalog's* schema; never trusts a schema from the stream. Does not validate rows.
+
+    Raises:
+        KuduError: INVALID_ROW_BLOCK if the bytes are no such message; MISMATCHED_SCHEMA if a column id is unknown,
+            repeated, or a key column is missing.
+    """
+    positions = _positions_of(schema, column_ids)
+    fields = [pa.field(OPERATION_COLUMN, pa.uint8(), nullable=False)]
+    if has_unset:
+        fields.append(pa.field(UNSET_COLUMN, pa.binary((len(positions) + 7) // 8), nullable=False))
+    fields.extend(schema.columns[i].arrow_field.with_nullable(True) for i in positions)
+    try:
+        message = pa.ipc.read_message(payload)
+        if message.type != "record batch":
+            raise KuduError(
+                ErrorCode.INVALID_ROW_BLOCK,
+                f"rows must be one Arrow IPC record batch message without its schema, not a {message.type} message",
+            )
+        batch = pa.ipc.read_record_batch(message, pa.schema(fields))
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, EOFError) as error:
+        raise KuduError(
+            ErrorCode.INVALID_ROW_BLOCK, f"rows are no Arrow record batch of this schema: {str(error)[:200]}"
+        ) from error
+    operations_column = batch.column(0)
+    if operations_column.null_count:
+        raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"column {OPERATION_COLUMN} has a null")
+    operations = operations_column.to_numpy(zero_copy_only=False)
+    unset: npt.NDArray[np.bool_] | None = None
+    first = 1
+    if has_unset:
+        first = 2
+        width = (len(positions) + 7) // 8
+        column = batch.column(1)
+        if column.null_count:
+            raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"column {UNSET_COLUMN} has a null")
+        raw = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * width :][: len(column) * width]
+        unset = np.unpackbits(raw.reshape(-1, width), axis=1, count=len(positions), bitorder="little").view(np.bool_)
+    rows = pa.RecordBatch.from_arrays(
+        batch.columns[first:], schema=pa.schema([schema.columns[i].arrow_field.with_nullable(True) for i in positions])
+    )
+    return RowBatch(schema, operations, rows, positions, unset)
+
+
+def _positions_of(schema: Schema, column_ids: tuple[int, ...]) -> tuple[int, ...]:
+    if not column_ids:
+        return tuple(range(len(schema.columns)))
+    by_id = {column.column_id: i for i, column in enumerate(schema.columns)}
+    positions = []
+    for column_id in column_ids:
+        position = by_id.pop(column_id, None)
+        if position is None:
+            raise KuduError(ErrorCode.MISMATCHED_SCHEMA, f"column id {column_id} is unknown or listed twice")
+        positions.append(position)
+    for i in range(schema.key_count):
+        if i >= len(positions) or positions[i] != i:
+            raise KuduError(
+                ErrorCode.MISMATCHED_SCHEMA,
+                f"the primary key comes first and whole: column {schema.columns[i].name!r} is missing or out of place",
+            )
+    return tuple(positions)
+
+
+def validate(batch: RowBatch) -> None:
+    """Refuses a batch that may not enter a log, naming column and row; the whole batch, since nothing is half done.
+
+    Raises:
+        KuduError: INVALID_ROW_BLOCK for an empty or oversized batch, an unknown operation or a null in a key column;
+            INVALID_MUTATION for a null in a column that is not nullable, a missing column without a default, or a cell
+            or key above its size limit.
+    """
+    n = batch.row_count
+    if not 1 <= n <= MAX_ROWS_PER_BATCH:
+        raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"a write carries 1 to {MAX_ROWS_PER_BATCH} rows, not {n}")
+    known = _VALID_OPERATION[batch.operations]
+    if not known.all():
+        row = int(np.flatnonzero(~known)[0])
+        raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"row {row}: unknown operation code {batch.operations[row]}")
+    needs_value = ~_DELETES[batch.operations]
+    _validate_keys(batch)
+    for k in range(batch.schema.key_count, len(batch.positions)):
+        column = batch.schema.columns[batch.positions[k]]
+        cells = batch.rows.column(k)
+        _validate_cells(column.name, column.type, cells, column.length)
+        if cells.null_count and not column.nullable:
+            offending = needs_value & cells.is_null().to_numpy(zero_copy_only=False)
+            if batch.unset is not None:
+                offending &= ~batch.unset[:, k]
+            if offending.any():
+                raise KuduError(
+                    ErrorCode.INVALID_MUTATION,
+                    f"row {int(np.flatnonzero(offending)[0])}: column {column.name!r} is not nullable but the value is null",
+                )
+    _validate_missing(batch)
+
+
+def _validate_keys(batch: RowBatch) -> None:
+    key_bytes: npt.NDArray[np.int64] | None = None
+    for k in range(batch.schema.key_count):
+        column = batch.schema.columns[k]
+        cells = batch.rows.column(k)
+        if cells.null_count:
+            row = int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
+            raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"row {row}: key column {column.name!r} is null")
+        if batch.unset is not None and batch.unset[:, k].any():
+            row = int(np.flatnonzero(batch.unset[:, k])[0])
+            raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"row {row}: key column {column.name!r} is not set")
+        _validate_cells(column.name, column.type, cells, column.length)
+        if pa.types.is_string(cells.type) or pa.types.is_binary(cells.type):
+            lengths = pc.binary_length(cells).to_numpy(zero_copy_only=False).astype(np.int64)
+            key_bytes = lengths if key_bytes is None else key_bytes + lengths
+    if key_bytes is not None and len(key_bytes) and int(key_bytes.max()) > MAX_ENCODED_KEY_BYTES:
+        row = int(key_bytes.argmax())
+        raise KuduError(
+            ErrorCode.INVALID_MUTATION,
+            f"row {row}: the primary key has {int(key_bytes[row])} bytes; the limit is {MAX_ENCODED_KEY_BYTES}",
+        )
+
+
+def _validate_cells(name: str, kind: DataType, cells: pa.Array, max_characters: int) -> None:
+    if kind not in (DataType.STRING, DataType.VARCHAR, DataType.BINARY) or not len(cells):
+        return
+    # The sum of all cells bounds each of them: most batches are cleared without looking at any length.
+    if cells.nbytes > MAX_CELL_BYTES:
+        longest = pc.max(pc.binary_length(cells)).as_py() or 0
+        if longest > MAX_CELL_BYTES:
+            row = int(pc.index(pc.greater(pc.binary_length(cells), MAX_CELL_BYTES), True).as_py())
+            raise KuduError(
+                ErrorCode.INVALID_MUTATION,
+                f"row {row}: column {name!r} has a cell of {longest} bytes; the limit is {MAX_CELL_BYTES}",
+            )
+    if kind is DataType.VARCHAR:
+        over = pc.greater(pc.utf8_length(cells), max_characters)
+        row = int(pc.index(over, True).as_py())
+        if row >= 0:
+            raise KuduError(
+                ErrorCode.INVALID_MUTATION, f"row {row}: column {name!r} is longer than {max_characters} characters"
+            )
+
+
+def _validate_missing(batch: RowBatch) -> None:
+    inserts = _INSERTS[batch.operations]
+    if not inserts.any():
+        return
+    carried = {position: k for k, position in enumerate(batch.positions)}
+    for i, column in enumerate(batch.schema.columns):
+        if column.nullable or column.default is not None or i < batch.schema.key_count:
+            continue
+        k = carried.get(i)
+        if k is None:
+            missing = inserts
+        elif batch.unset is not None:
+            missing = inserts & batch.unset[:, k]
+        else:
+            continue
+        if missing.any():
+            raise KuduError(
+                ErrorCode.INVALID_MUTATION,
+                f"row {int(np.flatnonzero(missing)[0])}: column {column.name!r} is not nullable, has no default and is not set",
+            )

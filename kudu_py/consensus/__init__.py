@@ -1,0 +1,1 @@
+"""Raft: the synchronous machine in `core`, and the asyncio drivers that carry out what it decides."""

@@ -1,0 +1,109 @@
+"""Roles, member types, `RaftConfig`, `HardState`, `LogEntry`: the values the machine speaks in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import NamedTuple
+
+from kudu_py.common.ids import ServerId
+from kudu_py.common.opid import OpId
+
+
+@unique
+class Role(Enum):
+    """What a replica is in its group at the moment (seed 003, "Roles")."""
+
+    FOLLOWER = "FOLLOWER"
+    CANDIDATE = "CANDIDATE"
+    LEADER = "LEADER"
+    LEARNER = "LEARNER"
+    NON_PARTICIPANT = "NON_PARTICIPANT"
+
+
+@unique
+class MemberType(Enum):
+    """How a member counts. WITNESS and LOGGER of seed 000's appendix will be added here."""
+
+    VOTER = "VOTER"
+    PRE_VOTER = "PRE_VOTER"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica of a group. `address` is the RPC address it was last known at; opaque to the machine."""
+
+    uuid: ServerId
+    member_type: MemberType
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """The members of a group.
+
+    Attributes:
+        config_index: index of the log entry that carries it; 0 for the config a tablet was created with.
+        members: ordered by uuid, no uuid twice.
+    """
+
+    config_index: int
+    members: tuple[Member, ...]
+
+    @property
+    def voters(self) -> tuple[ServerId, ...]:
+        """Uuids of the members that are counted."""
+        return tuple(m.uuid for m in self.members if m.member_type is MemberType.VOTER)
+
+    def member(self, uuid: ServerId) -> Member | None:
+        """The member of this uuid, if it is one."""
+        return next((m for m in self.members if m.uuid == uuid), None)
+
+
+class HardState(NamedTuple):
+    """What must be durable before any promise is made: the latest term seen and the vote given in it, as one record."""
+
+    term: int
+    voted_for: ServerId | None
+
+
+@unique
+class EntryKind(Enum):
+    """What a log entry carries."""
+
+    NO_OP = "NO_OP"
+    WRITE = "WRITE"
+    CONFIG_CHANGE = "CONFIG_CHANGE"
+    ALTER_SCHEMA = "ALTER_SCHEMA"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A log entry as the machine sees it: no payload, but the config of a CONFIG_CHANGE.
+
+    `config.config_index` equals `op_id.index`.
+    """
+
+    op_id: OpId
+    kind: EntryKind
+    config: RaftConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RaftOptions:
+    """Times in seconds; the driver adds nothing to them.
+
+    Attributes:
+        heartbeat_interval_s: a leader's idle peers hear from it this often.
+        election_timeout_s: a follower that heard nothing for this long, times a factor drawn from 1.0..2.0, campaigns; a leader that
+            heard no majority for this long (check-quorum) steps down; also the window in which pre-votes are refused.
+        request_timeout_s: an append that was not answered for this long may be sent again.
+        entries_per_append_max: longest range one append names.
+        check_invariants: run `invariants.check` after each step (on in tests and simulation).
+    """
+
+    heartbeat_interval_s: float = 0.5
+    election_timeout_s: float = 1.5
+    request_timeout_s: float = 3.0
+    entries_per_append_max: int = 1024
+    check_invariants: bool = False

@@ -1,0 +1,1 @@
+"""The seams to the outside world and their real implementations: clock, disk, workers."""

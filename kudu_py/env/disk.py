@@ -1,0 +1,92 @@
+"""`Disk` and `File`: every file operation of the house, and `PosixDisk`, the real one.
+
+The operations block; they are called inside a *disk job*, a plain function that `DiskThreads.run` carries out off the loop
+(`DiskThreads` is the other half of the seam: the simulated one runs a job at once, after virtual time, and can crash it
+between any two operations). A job is therefore written as straight synchronous code, which is what makes "a crash at every
+step" a loop over step numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file. One long-lived descriptor per log segment: a sync error is reported to one descriptor only."""
+
+    @property
+    def path(self) -> str:
+        """The path it was opened with."""
+
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; shorter only at the end of the file. Errors are raised, never an end of file."""
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Writes all buffers one after another from `offset` (pwritev); returns when all bytes are handed to the kernel."""
+
+    def sync(self) -> None:
+        """fdatasync: bytes and size are durable on return. After an error nothing about the file can be believed."""
+
+    def truncate(self, length: int) -> None:
+        """Sets the length; durable after `sync`."""
+
+    def close(self) -> None:
+        """Closes without syncing. Idempotent."""
+
+
+class Disk(Protocol):
+    """The operations on paths. All paths are absolute. Errors are OSError with errno and file name."""
+
+    def create(self, path: str) -> File:
+        """Creates a new file for reading and writing; FileExistsError if there is one."""
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """Opens an existing file."""
+
+    def map(self, path: str) -> memoryview:
+        """The content of an immutable file as read-only memory, mapped where the system can; valid after `unlink`."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def list_dir(self, path: str) -> list[str]:
+        """Names in the directory, sorted."""
+
+    def make_dir(self, path: str) -> None:
+        """Creates one directory (mode 0700); no error if it exists. Durable after `sync_dir` of its parent."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically replaces `new`. Durable after `sync_dir` of the directory (of both, if they differ)."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_dir(self, path: str) -> None:
+        """Removes an empty directory."""
+
+    def sync_dir(self, path: str) -> None:
+        """Makes creations, renames and removals in the directory durable."""
+
+    def free_bytes(self, path: str) -> int:
+        """Space that an unprivileged process may still use on the file system of `path`."""
+
+
+class DiskThreads(Protocol):
+    """Runs disk jobs off the loop."""
+
+    @property
+    def disk(self) -> Disk:
+        """The disk that jobs work on; for jobs and for start-up code that may block."""
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Runs `job` on a disk thread. Cancelling the caller does not stop the job: it runs to its end."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Runs `job` and calls `done` on the loop with its result or exception; one hand-off each way, no task."""
