@@ -1,9 +1,12 @@
-"""`Disk` and `File`: every file operation of the house, and `PosixDisk`, the real one.
+"""`Disk`, `File` and `DiskThreads`: every file operation of the house goes through these seams.
 
-The operations block; they are called inside a *disk job*, a plain function that `DiskThreads.run` carries out off the loop
-(`DiskThreads` is the other half of the seam: the simulated one runs a job at once, after virtual time, and can crash it
-between any two operations). A job is therefore written as straight synchronous code, which is what makes "a crash at every
-step" a loop over step numbers.
+The real ones are `PosixDisk` and `PosixDiskThreads` (env/posix_disk.py), the simulated ones are in testing/sim_disk.py;
+one conformance suite runs on both.
+
+The operations block; they are called inside a *disk job*, a plain function that `DiskThreads.run` carries out off the
+loop (`DiskThreads` is the other half of the seam: the simulated one runs a job at once, after virtual time, and can
+crash it between any two operations). A job is therefore written as straight synchronous code, which is what makes "a
+crash at every step" a loop over step numbers.
 """
 
 from __future__ import annotations
@@ -26,16 +29,26 @@ class File(Protocol):
         """Length in bytes."""
 
     def read(self, offset: int, length: int) -> bytes:
-        """Up to `length` bytes from `offset`; shorter only at the end of the file. Errors are raised, never an end of file."""
+        """Up to `length` bytes from `offset`; shorter only at the end of the file. An error is never an end of file."""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Writes all buffers one after another from `offset` (pwritev); returns when all bytes are handed to the kernel."""
+        """Writes all buffers one after another from `offset` (pwritev); returns when the kernel has all bytes.
+
+        Nothing is durable before `sync`; after an error any part may have been written.
+        """
 
     def sync(self) -> None:
         """fdatasync: bytes and size are durable on return. After an error nothing about the file can be believed."""
 
     def truncate(self, length: int) -> None:
         """Sets the length; durable after `sync`."""
+
+    def drop_cache(self) -> None:
+        """Asks the system to forget what it cached of this file, so that reads tell what the disk holds.
+
+        After a failed sync the cache may hold bytes that never reached the disk, even for the next process. A hint:
+        bytes not yet written out stay; whoever must be certain copies what was read to a new file and syncs that.
+        """
 
     def close(self) -> None:
         """Closes without syncing. Idempotent."""
@@ -77,16 +90,28 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int:
         """Space that an unprivileged process may still use on the file system of `path`."""
 
+    def lock(self, path: str) -> File:
+        """Creates or opens a file and locks it for its opener until it is closed; BlockingIOError if it is locked."""
+
 
 class DiskThreads(Protocol):
-    """Runs disk jobs off the loop."""
+    """Runs disk jobs off the loop, in two lanes, so that a flush of seconds never stands before a sync of the log.
+
+    All methods are called on the loop. A job is never stopped; it runs to its end even if nobody waits any more.
+    """
 
     @property
     def disk(self) -> Disk:
         """The disk that jobs work on; for jobs and for start-up code that may block."""
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Runs `job` on a disk thread. Cancelling the caller does not stop the job: it runs to its end."""
+        """Runs `job` in the background lane. Cancelling the caller does not stop the job."""
 
     def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Runs `job` and calls `done` on the loop with its result or exception; one hand-off each way, no task."""
+        """Runs a *short* job that an acknowledgement waits for (a log write, a vote) and calls `done` on the loop.
+
+        `done` gets the job's result, or its exception. One hand-off each way, no task.
+        """
+
+    def submit_background(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """As `submit`, in the lane of `run`."""
