@@ -1,0 +1,415 @@
+"""A local cluster of real processes in one command.
+
+A playground is a directory: one folder per daemon, one log file per daemon, and `playground.json`, which says for programs who
+runs where. Ports are chosen when the directory is first used (the usual ones if they are free) and kept, so that addresses are
+the same after a restart. A daemon that dies is reported and not revived: `restart NAME` does that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from kudu_py.cli.rpc_calls import call, is_serving
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.pb import consensus_pb2, consensus_pb2_grpc, master_pb2, master_pb2_grpc
+from kudu_py.rpc.dialer import GrpcDialer
+
+FILE_NAME = "playground.json"
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+STOP_GRACE_S = 20.0
+POLL_INTERVAL_S = 0.05
+
+_USUAL_PORTS = {"master": (7051, 8051), "tserver": (7050, 8050)}
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonRecord:
+    """One daemon of a playground, as `playground.json` has it.
+
+    Attributes:
+        name: such as "master-1"; not in the file, where the position says it.
+        uuid: of the data directory; empty until the first start has finished.
+        rpc_address, http_address: host:port, fixed for the life of the directory.
+        pid: of the running process; None when stopped.
+        dir: where its data lies.
+        argv: what starts it again, as it is.
+    """
+
+    name: str
+    uuid: str
+    rpc_address: str
+    http_address: str
+    pid: int | None
+    dir: str
+    argv: tuple[str, ...]
+
+    @property
+    def role(self) -> str:
+        """ "master" or "tserver"."""
+        return self.name.partition("-")[0]
+
+    @property
+    def log_path(self) -> Path:
+        """Where its output goes."""
+        return Path(self.dir).parent / f"{self.name}.log"
+
+    def is_running(self) -> bool:
+        """Whether the process of `pid` lives and is this daemon (pids are reused)."""
+        if self.pid is None:
+            return False
+        try:
+            command = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
+            state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state != "Z" and [part.decode(errors="replace") for part in command[:-1]] == list(self.argv)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaygroundRecord:
+    """The content of `playground.json`."""
+
+    masters: tuple[DaemonRecord, ...]
+    tservers: tuple[DaemonRecord, ...]
+
+    @property
+    def daemons(self) -> tuple[DaemonRecord, ...]:
+        """Masters first."""
+        return self.masters + self.tservers
+
+    @property
+    def master_addresses(self) -> str:
+        """Comma-separated, as the other commands take them."""
+        return ",".join(master.rpc_address for master in self.masters)
+
+    def with_daemon(self, changed: DaemonRecord) -> PlaygroundRecord:
+        """The same with one daemon replaced by name."""
+        return PlaygroundRecord(
+            tuple(changed if m.name == changed.name else m for m in self.masters),
+            tuple(changed if t.name == changed.name else t for t in self.tservers),
+        )
+
+
+def load(directory: Path) -> PlaygroundRecord:
+    """Reads `playground.json`.
+
+    Raises:
+        KuduError: NOT_FOUND if the directory is no playground, CORRUPTION if the file cannot be understood.
+    """
+    path = directory / FILE_NAME
+    try:
+        content = json.loads(path.read_text())
+        groups = {
+            role: tuple(
+                DaemonRecord(name=f"{role}-{i}", **{**daemon, "argv": tuple(daemon["argv"])})
+                for i, daemon in enumerate(content[f"{role}s"], 1)
+            )
+            for role in ("master", "tserver")
+        }
+    except FileNotFoundError:
+        raise KuduError(
+            ErrorCode.NOT_FOUND, f"{directory} is no playground ({FILE_NAME} is missing); start one with `playground start`"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise KuduError(ErrorCode.CORRUPTION, f"{path} cannot be understood: {error}") from error
+    return PlaygroundRecord(groups["master"], groups["tserver"])
+
+
+def save(directory: Path, record: PlaygroundRecord) -> None:
+    """Writes `playground.json` atomically."""
+
+    def as_json(daemon: DaemonRecord) -> dict[str, object]:
+        fields = asdict(daemon)
+        del fields["name"]
+        return fields
+
+    content = {"masters": [as_json(m) for m in record.masters], "tservers": [as_json(t) for t in record.tservers]}
+    temporary = directory / f".{FILE_NAME}.{os.getpid()}"
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.replace(directory / FILE_NAME)
+
+
+def prepare(
+    directory: Path, *, master_count: int, tserver_count: int, fault_domains: int, extra_flags: Sequence[str]
+) -> PlaygroundRecord:
+    """The playground of `directory`: the one that is there, or a new one with ports chosen and nothing started.
+
+    Raises:
+        KuduError: INVALID_ARGUMENT if another number of daemons is asked for than the directory has; ILLEGAL_STATE if it runs.
+    """
+    if (directory / FILE_NAME).exists():
+        record = load(directory)
+        running = [daemon.name for daemon in record.daemons if daemon.is_running()]
+        if running:
+            raise KuduError(
+                ErrorCode.ILLEGAL_STATE,
+                f"the playground in {directory} is running already ({', '.join(running)}); stop it with "
+                f"`kudu-py playground stop --dir {directory}`",
+            )
+        if (len(record.masters), len(record.tservers)) != (master_count, tserver_count):
+            raise KuduError(
+                ErrorCode.INVALID_ARGUMENT,
+                f"the playground in {directory} has {len(record.masters)} masters and {len(record.tservers)} tablet servers, "
+                f"not {master_count} and {tserver_count}; use those numbers or another directory",
+            )
+        return record
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise KuduError(
+            ErrorCode.INVALID_ARGUMENT, f"{directory} is not empty and no playground; choose an empty or new directory"
+        )
+    ports = _choose_ports(master_count, tserver_count)
+    addresses = [(f"{HOST}:{rpc}", f"{HOST}:{http}") for rpc, http in ports]
+    masters = ",".join(rpc for rpc, _ in addresses[:master_count])
+
+    def daemon(role: str, i: int, rpc: str, http: str) -> DaemonRecord:
+        data = directory / f"{role}-{i}"
+        flags = [
+            f"--fs_wal_dir={data}",
+            f"--rpc_bind_addresses={rpc}",
+            f"--webserver_interface={HOST}",
+            f"--webserver_port={http.rpartition(':')[2]}",
+        ]
+        if role == "master":
+            flags.append(f"--master_addresses={masters}")
+        else:
+            flags.append(f"--tserver_master_addrs={masters}")
+            flags.append(f"--fault_domain=playground-{(i - 1) % fault_domains + 1}")
+        argv = (sys.executable, "-m", f"kudu_py.{role}", *flags, *extra_flags)
+        return DaemonRecord(f"{role}-{i}", "", rpc, http, None, str(data), argv)
+
+    return PlaygroundRecord(
+        tuple(daemon("master", i, *address) for i, address in enumerate(addresses[:master_count], 1)),
+        tuple(daemon("tserver", i, *address) for i, address in enumerate(addresses[master_count:], 1)),
+    )
+
+
+def _choose_ports(master_count: int, tserver_count: int) -> list[tuple[int, int]]:
+    """Two ports a daemon: the usual ones and those after them where free, else whatever the system gives.
+
+    Sockets are held until all are chosen, so that no port is given twice.
+    """
+    held: list[socket.socket] = []
+
+    def take(wanted: int) -> int:
+        for port in (wanted, 0):
+            candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                candidate.bind((HOST, port))
+            except OSError:
+                candidate.close()
+                continue
+            held.append(candidate)
+            chosen: int = candidate.getsockname()[1]
+            return chosen
+        raise KuduError(ErrorCode.UNAVAILABLE, f"no free port on {HOST}")
+
+    try:
+        chosen = []
+        for role, count in (("master", master_count), ("tserver", tserver_count)):
+            rpc, http = _USUAL_PORTS[role]
+            # Masters take 7051, 7061, ...; tablet servers 7050, 7150, ...: the two series never meet.
+            step = 10 if role == "master" else 100
+            chosen += [(take(rpc + i * step), take(http + i * step)) for i in range(count)]
+        return chosen
+    finally:
+        for each in held:
+            each.close()
+
+
+def spawn(daemon: DaemonRecord) -> DaemonRecord:
+    """Starts the process in a session of its own (Ctrl-C is the playground's to handle); returns the record with its pid."""
+    with daemon.log_path.open("ab") as log:
+        process = subprocess.Popen(
+            daemon.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    return replace(daemon, pid=process.pid)
+
+
+def start(directory: Path, record: PlaygroundRecord, progress: Callable[[str], None]) -> PlaygroundRecord:
+    """Starts every daemon and returns when all are SERVING and every tablet server is registered; saved on return.
+
+    Raises:
+        KuduError: UNAVAILABLE that names the daemon that ended or did not come up, and shows the end of its log.
+    """
+    progress(f"starting {len(record.masters)} masters and {len(record.tservers)} tablet servers")
+    for daemon in record.daemons:
+        record = record.with_daemon(spawn(daemon))
+    save(directory, record)
+    try:
+        record = asyncio.run(_await_serving(record))
+    except BaseException:
+        stop(directory, record, lambda _: None)
+        raise
+    save(directory, record)
+    return record
+
+
+async def _await_serving(record: PlaygroundRecord) -> PlaygroundRecord:
+    dialer = GrpcDialer()
+    deadline = time.monotonic() + START_TIMEOUT_S
+    try:
+        for daemon in record.daemons:
+            uuid = await _poll(record, deadline, f"{daemon.name} to serve", lambda d=daemon: _uuid_of(dialer, d))
+            record = record.with_daemon(replace(daemon, uuid=uuid))
+        wanted = {tserver.uuid for tserver in record.tservers}
+
+        async def registered() -> str:
+            leader_answers = [await _live_servers(dialer, master) for master in record.masters]
+            return "yes" if any(wanted <= live for live in leader_answers) else ""
+
+        await _poll(record, deadline, "all tablet servers to register", registered)
+        return record
+    finally:
+        await dialer.close()
+
+
+async def _poll(record: PlaygroundRecord, deadline: float, what: str, ask: Callable[[], object]) -> str:
+    """Asks until the answer is not empty; refusals count as empty."""
+    while True:
+        try:
+            answer: str = await ask()  # type: ignore[misc]
+        except KuduError:
+            answer = ""
+        if answer:
+            return answer
+        dead = next((daemon for daemon in record.daemons if not _alive(daemon)), None)
+        if dead is not None:
+            raise KuduError(ErrorCode.UNAVAILABLE, f"{dead.name} ended while starting; {_log_tail(dead)}")
+        if time.monotonic() > deadline:
+            raise KuduError(ErrorCode.UNAVAILABLE, f"waited {START_TIMEOUT_S:.0f} s for {what}; logs are beside the data")
+        await asyncio.sleep(POLL_INTERVAL_S)
+
+
+def _alive(daemon: DaemonRecord) -> bool:
+    if daemon.pid is not None:
+        try:
+            if os.waitpid(daemon.pid, os.WNOHANG)[0] == daemon.pid:
+                return False
+        except ChildProcessError:
+            pass
+    return daemon.is_running() or _just_spawned(daemon)
+
+
+def _just_spawned(daemon: DaemonRecord) -> bool:
+    """Between fork and exec the command line is still the parent's."""
+    try:
+        return Path(f"/proc/{daemon.pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+async def _uuid_of(dialer: GrpcDialer, daemon: DaemonRecord) -> str:
+    """The uuid of the daemon once it is SERVING."""
+    channel = dialer.channel(daemon.rpc_address)
+    if not await is_serving(channel):
+        return ""
+    stub = consensus_pb2_grpc.ConsensusServiceStub(channel)
+    answer = await call(stub.GetNodeInstance(consensus_pb2.GetNodeInstanceRequest(), timeout=2.0))
+    return answer.registration.uuid
+
+
+async def _live_servers(dialer: GrpcDialer, master: DaemonRecord) -> set[str]:
+    stub = master_pb2_grpc.MasterServiceStub(dialer.channel(master.rpc_address))
+    try:
+        answer = await call(stub.ListTabletServers(master_pb2.ListTabletServersRequest(), timeout=2.0))
+    except KuduError:
+        return set()
+    return {server.uuid for server in answer.servers if server.state == master_pb2.LIVE}
+
+
+def stop(directory: Path, record: PlaygroundRecord, progress: Callable[[str], None]) -> PlaygroundRecord:
+    """Ends every daemon: tablet servers first, SIGTERM, and SIGKILL for what has not ended after the grace. Saved on return."""
+    for group in (record.tservers, record.masters):
+        running = [daemon for daemon in group if daemon.pid is not None and (daemon.is_running() or _just_spawned(daemon))]
+        for daemon in running:
+            assert daemon.pid is not None
+            os.kill(daemon.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_GRACE_S
+        for daemon in running:
+            while _alive(daemon):
+                if time.monotonic() > deadline:
+                    progress(f"{daemon.name} did not end in {STOP_GRACE_S:.0f} s and was killed")
+                    assert daemon.pid is not None
+                    os.kill(daemon.pid, signal.SIGKILL)
+                    break
+                time.sleep(POLL_INTERVAL_S)
+            progress(f"{daemon.name} stopped")
+    for daemon in record.daemons:
+        record = record.with_daemon(replace(daemon, pid=None))
+    if (directory / FILE_NAME).exists():
+        save(directory, record)
+    return record
+
+
+def watch(record: PlaygroundRecord, progress: Callable[[str], None]) -> None:
+    """Waits for Ctrl-C or SIGTERM; says it when a daemon ends by itself."""
+    ended: set[str] = set()
+    waiting = True
+
+    def on_signal(*_: object) -> None:
+        nonlocal waiting
+        waiting = False
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    while waiting:
+        for daemon in record.daemons:
+            if daemon.name not in ended and not _alive(daemon):
+                ended.add(daemon.name)
+                progress(f"{daemon.name} has ended by itself; {_log_tail(daemon)}")
+        time.sleep(0.25)
+
+
+def restart(directory: Path, name: str) -> DaemonRecord:
+    """Starts one daemon that has ended, or ends and starts it; returns when it serves.
+
+    Raises:
+        KuduError: NOT_FOUND if no daemon has this name; UNAVAILABLE if it does not come up.
+    """
+    record = load(directory)
+    daemon = next((d for d in record.daemons if name in (d.name, d.uuid)), None)
+    if daemon is None:
+        raise KuduError(ErrorCode.NOT_FOUND, f"no daemon is named {name}; there are {', '.join(d.name for d in record.daemons)}")
+    if daemon.is_running():
+        assert daemon.pid is not None
+        os.kill(daemon.pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_GRACE_S
+        while daemon.is_running():
+            if time.monotonic() > deadline:
+                os.kill(daemon.pid, signal.SIGKILL)
+            time.sleep(POLL_INTERVAL_S)
+    daemon = spawn(daemon)
+    record = record.with_daemon(daemon)
+    save(directory, record)
+
+    async def serving() -> None:
+        dialer = GrpcDialer()
+        try:
+            only = PlaygroundRecord((daemon,), ()) if daemon.role == "master" else PlaygroundRecord((), (daemon,))
+            deadline = time.monotonic() + START_TIMEOUT_S
+            await _poll(only, deadline, f"{daemon.name} to serve", lambda: _uuid_of(dialer, daemon))
+        finally:
+            await dialer.close()
+
+    asyncio.run(serving())
+    return daemon
+
+
+def _log_tail(daemon: DaemonRecord) -> str:
+    try:
+        lines = daemon.log_path.read_text(errors="replace").strip().splitlines()[-5:]
+    except OSError:
+        lines = []
+    return f"the end of {daemon.log_path}:\n  " + "\n  ".join(lines or ["(empty)"])
