@@ -252,6 +252,7 @@ class UpdateConsensusRequest(_message.Message):
     COMMITTED_INDEX_FIELD_NUMBER: _builtins.int
     SAFE_TIMESTAMP_FIELD_NUMBER: _builtins.int
     CALLER_ADDRESS_FIELD_NUMBER: _builtins.int
+    CALLER_TIMESTAMP_FIELD_NUMBER: _builtins.int
     dest_uuid: _builtins.str
     """The server this is meant for; refused by any other."""
     tablet_id: _builtins.str
@@ -260,9 +261,13 @@ class UpdateConsensusRequest(_message.Message):
     caller_term: _builtins.int
     committed_index: _builtins.int
     safe_timestamp: _builtins.int
-    """With no entry in flight: no later write will have this timestamp or an earlier one."""
+    """No entry above `committed_index` has this timestamp or an earlier one, and none ever will, whoever leads; 0: nothing is known."""
     caller_address: _builtins.str
     """The caller's address, for a replica that does not know it yet."""
+    caller_timestamp: _builtins.int
+    """The leader's hybrid clock when it sent this. The follower moves its own clock there before it answers, so that an answer in
+    the leader's term promises: whoever is elected with my vote writes above it.
+    """
     @_builtins.property
     def preceding_op_id(self) -> _common_pb2.OpId:
         """The entry before the first of `entries` in the leader's log."""
@@ -283,10 +288,11 @@ class UpdateConsensusRequest(_message.Message):
         committed_index: _builtins.int = ...,
         safe_timestamp: _builtins.int = ...,
         caller_address: _builtins.str = ...,
+        caller_timestamp: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["preceding_op_id", b"preceding_op_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_address", b"caller_address", "caller_term", b"caller_term", "caller_uuid", b"caller_uuid", "committed_index", b"committed_index", "dest_uuid", b"dest_uuid", "entries", b"entries", "preceding_op_id", b"preceding_op_id", "safe_timestamp", b"safe_timestamp", "tablet_id", b"tablet_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_address", b"caller_address", "caller_term", b"caller_term", "caller_timestamp", b"caller_timestamp", "caller_uuid", b"caller_uuid", "committed_index", b"committed_index", "dest_uuid", b"dest_uuid", "entries", b"entries", "preceding_op_id", b"preceding_op_id", "safe_timestamp", b"safe_timestamp", "tablet_id", b"tablet_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -331,25 +337,45 @@ Global___UpdateConsensusResponse: _TypeAlias = UpdateConsensusResponse  # noqa: 
 
 @_typing.final
 class UpdateConsensusStreamRequest(_message.Message):
-    """One request on the stream between two servers."""
+    """Requests on the stream between two servers: all that wait when the stream is free to take a message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SEQUENCE_FIELD_NUMBER: _builtins.int
-    REQUEST_FIELD_NUMBER: _builtins.int
-    sequence: _builtins.int
-    """Chosen by the caller; comes back with the answer. Answers may come in any order."""
+    @_typing.final
+    class Item(_message.Message):
+        """One request, of any tablet that the two servers share."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SEQUENCE_FIELD_NUMBER: _builtins.int
+        REQUEST_FIELD_NUMBER: _builtins.int
+        sequence: _builtins.int
+        """Chosen by the caller, unique on the stream; comes back with the answer."""
+        @_builtins.property
+        def request(self) -> Global___UpdateConsensusRequest: ...
+        def __init__(
+            self,
+            *,
+            sequence: _builtins.int = ...,
+            request: Global___UpdateConsensusRequest | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "sequence", b"sequence"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def request(self) -> Global___UpdateConsensusRequest: ...
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___UpdateConsensusStreamRequest.Item]: ...
     def __init__(
         self,
         *,
-        sequence: _builtins.int = ...,
-        request: Global___UpdateConsensusRequest | None = ...,
+        items: _abc.Iterable[Global___UpdateConsensusStreamRequest.Item] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -357,35 +383,57 @@ Global___UpdateConsensusStreamRequest: _TypeAlias = UpdateConsensusStreamRequest
 
 @_typing.final
 class UpdateConsensusStreamResponse(_message.Message):
-    """One answer on the stream between two servers."""
+    """Answers on the stream between two servers, in the order in which they became ready: one tablet's disk does not hold up
+    another tablet's answer.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SEQUENCE_FIELD_NUMBER: _builtins.int
-    TABLET_ID_FIELD_NUMBER: _builtins.int
-    RESPONSE_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
-    sequence: _builtins.int
-    tablet_id: _builtins.str
+    @_typing.final
+    class Item(_message.Message):
+        """The answer to one request."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SEQUENCE_FIELD_NUMBER: _builtins.int
+        TABLET_ID_FIELD_NUMBER: _builtins.int
+        RESPONSE_FIELD_NUMBER: _builtins.int
+        ERROR_FIELD_NUMBER: _builtins.int
+        sequence: _builtins.int
+        tablet_id: _builtins.str
+        @_builtins.property
+        def response(self) -> Global___UpdateConsensusResponse: ...
+        @_builtins.property
+        def error(self) -> _common_pb2.ErrorDetail: ...
+        def __init__(
+            self,
+            *,
+            sequence: _builtins.int = ...,
+            tablet_id: _builtins.str = ...,
+            response: Global___UpdateConsensusResponse | None = ...,
+            error: _common_pb2.ErrorDetail | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response", "sequence", b"sequence", "tablet_id", b"tablet_id"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
+        _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+    ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def response(self) -> Global___UpdateConsensusResponse: ...
-    @_builtins.property
-    def error(self) -> _common_pb2.ErrorDetail: ...
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___UpdateConsensusStreamResponse.Item]: ...
     def __init__(
         self,
         *,
-        sequence: _builtins.int = ...,
-        tablet_id: _builtins.str = ...,
-        response: Global___UpdateConsensusResponse | None = ...,
-        error: _common_pb2.ErrorDetail | None = ...,
+        items: _abc.Iterable[Global___UpdateConsensusStreamResponse.Item] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response", "sequence", b"sequence", "tablet_id", b"tablet_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
-    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UpdateConsensusStreamResponse: _TypeAlias = UpdateConsensusStreamResponse  # noqa: Y015
 
@@ -446,11 +494,14 @@ class RequestVoteResponse(_message.Message):
     RESPONDER_TERM_FIELD_NUMBER: _builtins.int
     VOTE_GRANTED_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_FIELD_NUMBER: _builtins.int
     responder_uuid: _builtins.str
     responder_term: _builtins.int
     vote_granted: _builtins.bool
     reason: _builtins.str
     """If not granted: INVALID_TERM, LAST_OPID_TOO_OLD, ALREADY_VOTED, NOT_IN_QUORUM or LEADER_IS_ALIVE."""
+    timestamp: _builtins.int
+    """The voter's hybrid clock: whoever wins writes above it, so that what was safe to read stays as it was."""
     def __init__(
         self,
         *,
@@ -458,10 +509,11 @@ class RequestVoteResponse(_message.Message):
         responder_term: _builtins.int = ...,
         vote_granted: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        timestamp: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "responder_term", b"responder_term", "responder_uuid", b"responder_uuid", "vote_granted", b"vote_granted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "responder_term", b"responder_term", "responder_uuid", b"responder_uuid", "timestamp", b"timestamp", "vote_granted", b"vote_granted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -473,17 +525,21 @@ class RunLeaderElectionRequest(_message.Message):
 
     DEST_UUID_FIELD_NUMBER: _builtins.int
     TABLET_ID_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     dest_uuid: _builtins.str
     tablet_id: _builtins.str
+    term: _builtins.int
+    """The term of the leader that hands over; in another term the request is refused as stale. 0: not checked."""
     def __init__(
         self,
         *,
         dest_uuid: _builtins.str = ...,
         tablet_id: _builtins.str = ...,
+        term: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dest_uuid", b"dest_uuid", "tablet_id", b"tablet_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dest_uuid", b"dest_uuid", "tablet_id", b"tablet_id", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
