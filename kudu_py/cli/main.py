@@ -1,0 +1,59 @@
+"""Groups and entry point of `kudu-py`.
+
+Exit status: 0 done (or healthy), 1 failed (or unhealthy), 2 wrong usage, 3 no master reachable.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+from kudu_py.daemon import grpc_environment
+
+grpc_environment.apply()
+
+import typer  # noqa: E402 - the environment must be set before anything imports grpc
+
+from kudu_py.cli import cluster, daemons, demo, playground_group, table, tserver  # noqa: E402
+from kudu_py.common.errors import ErrorCode, KuduError  # noqa: E402
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+
+app = typer.Typer(
+    name="kudu-py",
+    help="Run and look after a kudu_py cluster.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(playground_group.app, name="playground")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(table.app, name="table")
+app.add_typer(tserver.app, name="tserver")
+app.add_typer(daemons.master_app, name="master")
+app.command("demo")(demo.demo)
+
+_USAGE_CODES = frozenset({ErrorCode.INVALID_ARGUMENT, ErrorCode.CONFIGURATION_ERROR})
+
+
+def main() -> NoReturn:
+    """The command; never raises, ends the process with one of the statuses above."""
+    try:
+        app()
+    except KuduError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        unreachable = error.details.get("unreachable") == "masters"
+        sys.exit(EXIT_UNREACHABLE if unreachable else EXIT_USAGE if error.code in _USAGE_CODES else EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # Whoever read our output has enough; the interpreter must not complain when it flushes at exit.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Arrow batches of a task to a session.
+
+A task may run twice. Each attempt is a client of its own (a second attempt may batch its rows differently, so it must not be
+answered from what the first one did), and what the first attempt wrote stays: `upsert`, the default, and the `_ignore` operations do
+not mind; `insert` ends in an error that says so.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_connector.cluster import TableView, write_batches
+from spark_connector.options import KuduOptions
+from spark_connector.type_mapping import to_kudu, to_spark
+
+
+@dataclass
+class KuduCommit(WriterCommitMessage):
+    """What one task wrote: rows sent, rows that an `_ignore` operation left out are counted as sent; seconds in the task."""
+
+    rows: int
+    seconds: float
+
+
+class KuduWriter(DataSourceArrowWriter):
+    """One batch write to a table."""
+
+    def __init__(self, options: KuduOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Writes the rows of one task; every row is durable on a majority when it returns.
+
+        Raises:
+            ValueError: rows were refused; names some of them and says why.
+        """
+        started = time.perf_counter()
+        rows = write_batches(self._options, iterator)
+        return KuduCommit(rows, time.perf_counter() - started)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Rows are durable already: there is nothing left to do."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Rows that were written stay; the write may be run again."""
+
+
+def check_frame(view: TableView, schema: StructType, options: KuduOptions) -> None:
+    """Refuses a frame whose columns do not fit the table.
+
+    Raises:
+        ValueError: names the column and says what to do.
+    """
+    columns = {column.name: column for column in view.columns}
+    seen: set[str] = set()
+    for field in schema.fields:
+        if field.name in seen:
+            raise ValueError(f"column {field.name!r} is twice in the frame")
+        seen.add(field.name)
+        column = columns.get(field.name)
+        if column is None:
+            raise ValueError(
+                f"the frame has a column {field.name!r} that table {view.name} lacks; it has {', '.join(columns)}"
+            )
+        to_kudu(field.name, field.dataType)
+        wanted = to_spark(column.type_name, column.precision, column.scale)
+        if field.dataType != wanted:
+            raise ValueError(
+                f"column {field.name!r} is {field.dataType.simpleString()} in the frame and {wanted.simpleString()} in table "
+                f'{view.name}: cast it, such as col("{field.name}").cast("{wanted.simpleString()}")'
+            )
+    missing = [column.name for column in view.columns if column.is_key and column.name not in seen]
+    if missing:
+        raise ValueError(f"the frame lacks the key column{'s' * (len(missing) > 1)} {', '.join(missing)} of table {view.name}")
+    if options.operation.startswith(("insert", "upsert")):
+        missing = [c.name for c in view.columns if not c.nullable and not c.has_default and c.name not in seen]
+        if missing:
+            raise ValueError(
+                f"the frame lacks {', '.join(missing)}, which table {view.name} does not allow to be null and has no default for"
+            )
+    if options.operation.startswith("delete"):
+        more = [name for name in schema.names if not columns[name].is_key]
+        if more:
+            raise ValueError(
+                f"a delete takes the key columns alone; leave out {', '.join(more)}, such as with frame.select(...)"
+            )
+
+
+if "pyspark.worker" in sys.modules:
+    # A Spark worker collects garbage after every task, 10 to 30 ms with the libraries loaded here. What is alive now lives on.
+    gc.freeze()
