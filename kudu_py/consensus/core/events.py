@@ -1,7 +1,7 @@
 """Everything that can happen to a replica: facts in the past tense, one frozen class each.
 
-A *token* is the driver's handle for an answer; the machine only carries it from event to output. An event brings what the
-decision needs and nothing else.
+A *token* is the driver's handle for an answer; the machine only carries it from event to output. An event brings what
+the decision needs and nothing else.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class EntryProposed:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChangeProposed:
-    """A change of members arrived for the leader: the wanted config, differing in at most one voter from the committed one.
+    """A change of members arrived for the leader: the wanted config.
 
+    It differs in at most one voter from the committed one.
     `expected_config_index` is compared with the committed config's (None: not checked). `new.config_index` is ignored.
     """
 
@@ -47,7 +48,8 @@ class AppendReceived:
     Attributes:
         leader: who sent it. term: the sender's term.
         preceding: OpId of the entry before the first of `entries`, on the leader.
-        entries: contiguous, maybe empty (heartbeat).
+        entries: contiguous from `preceding.index + 1` with terms that do not fall (whoever decodes the message checks
+            it), maybe empty (heartbeat).
         commit_index: the leader's; capped by what this message proves.
     """
 
@@ -80,8 +82,10 @@ class AppendAnswered:
             brings news of term and liveness.
         term: the follower's term.
         accepted: whether `preceding` matched and the entries (as many as were sent) are durable there.
-        last_received: the follower's last log OpId that matches the leader's log if accepted; its log's last OpId otherwise.
-        last_committed_index: the follower's commit index, where the search for a match starts after a mismatch.
+        last_received: if accepted, the last OpId that is known to match the leader's log and is durable. Otherwise
+            where a match may be: the last OpId in the follower's log at or below `preceding.index` whose term is not
+            above `preceding.term`.
+        last_committed_index: the follower's commit index; the logs match up to it, so that the search never goes below.
     """
 
     follower: ServerId
@@ -155,7 +159,8 @@ class RoundsApplied:
 class StepDownRequested:
     """An operator or the process on its way out asks the leader to give up; `successor` is preferred if given.
 
-    Graceful: proposals stop, the most up-to-date follower is told to campaign at once. `Output.replies` answers the token.
+    Graceful: proposals stop, the most up-to-date follower is told to campaign at once. `Output.replies` answers the
+        token.
     """
 
     token: Token
@@ -164,9 +169,14 @@ class StepDownRequested:
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequested:
-    """A leader hands over (or an operator forces): campaign now, without pre-vote, whether or not a leader is alive."""
+    """A leader hands over (or an operator forces): campaign now, without pre-vote, whether or not a leader is alive.
+
+    `term` is the term of the leader that hands over; in another term the request is stale and refused. None: not
+    checked.
+    """
 
     token: Token
+    term: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

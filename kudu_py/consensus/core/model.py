@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from typing import NamedTuple
 
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId
 from kudu_py.common.opid import OpId
 
@@ -93,17 +94,54 @@ class LogEntry:
 class RaftOptions:
     """Times in seconds; the driver adds nothing to them.
 
+    Why these defaults: three heartbeats fit into the shortest election timeout, so that one may be lost and the next be
+    late by a third of a second (a busy event loop) without an election. After a leader's death the first of two
+    followers times out after 1.3 s in the median (the lower of two draws from 1.0..2.0), and pre-vote, vote and the own
+    no-op take two round trips and two syncs, which leaves half of the two seconds that a failover may take to the
+    client. Upstream waits 1.5 s at least and up to 20 s after failed elections; here a failed pre-vote costs nothing,
+    so it is repeated soon and only then less often.
+
     Attributes:
         heartbeat_interval_s: a leader's idle peers hear from it this often.
-        election_timeout_s: a follower that heard nothing for this long, times a factor drawn from 1.0..2.0, campaigns; a leader that
-            heard no majority for this long (check-quorum) steps down; also the window in which pre-votes are refused.
+        election_timeout_s: a follower that heard nothing for this long, times a factor drawn from 1.0..2.0, campaigns;
+            a leader that heard no majority for this long (check-quorum) steps down; also the window in which pre-votes
+            are refused, and in which a majority of a new config must have answered.
+        initial_election_timeout_s: the same draw for the first campaign of a replica whose log is empty: a new tablet
+            has no leader that could be disturbed, and its creator waits for one. Also the first pause after a failed
+            pre-vote there.
         request_timeout_s: an append that was not answered for this long may be sent again.
         entries_per_append_max: longest range one append names.
         check_invariants: run `invariants.check` after each step (on in tests and simulation).
     """
 
-    heartbeat_interval_s: float = 0.5
-    election_timeout_s: float = 1.5
+    heartbeat_interval_s: float = 0.3
+    election_timeout_s: float = 1.0
+    initial_election_timeout_s: float = 0.12
     request_timeout_s: float = 3.0
     entries_per_append_max: int = 1024
     check_invariants: bool = False
+
+    def __post_init__(self) -> None:
+        _require(
+            self.heartbeat_interval_s > 0, f"heartbeat_interval_s must be positive, not {self.heartbeat_interval_s}"
+        )
+        _require(
+            self.election_timeout_s >= 2 * self.heartbeat_interval_s,
+            f"election_timeout_s ({self.election_timeout_s}) must be at least twice"
+            f" heartbeat_interval_s ({self.heartbeat_interval_s})",
+        )
+        _require(
+            0 < self.initial_election_timeout_s <= self.election_timeout_s,
+            f"initial_election_timeout_s ({self.initial_election_timeout_s}) must be positive and at most"
+            f" election_timeout_s ({self.election_timeout_s})",
+        )
+        _require(self.request_timeout_s > 0, f"request_timeout_s must be positive, not {self.request_timeout_s}")
+        _require(
+            self.entries_per_append_max > 0,
+            f"entries_per_append_max must be positive, not {self.entries_per_append_max}",
+        )
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise KuduError(ErrorCode.CONFIGURATION_ERROR, message)

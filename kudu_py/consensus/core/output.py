@@ -2,13 +2,14 @@
 
 The ordering rules, which the driver keeps and the machine relies on:
 
-1. `truncate_after` before `append`; both are handed to the log in the order of the outputs. The log reports `EntriesDurable` in
-   that order.
+1. `truncate_after` before `append`; both are handed to the log in the order of the outputs. The log reports
+   `EntriesDurable` in that order.
 2. `hard_state` and `append` may go to disk at the same time; they are different files.
 3. `send` and `replies` may leave at once: they promise nothing that is not on disk already.
-4. `send_after_durable` and `replies_after_durable` leave only once `append` and `hard_state` of this **and all earlier**
-   outputs are durable. A vote, an acknowledgement of entries and a request for votes are such promises.
-5. `commit_to` may be applied at once, even before the own log is durable: a majority is. (A *checkpoint* waits for the own log.)
+4. `send_after_durable` and `replies_after_durable` leave only once `append` and `hard_state` of this **and all
+   earlier** outputs are durable. A vote, an acknowledgement of entries and a request for votes are such promises.
+5. `commit_to` may be applied at once, even before the own log is durable: a majority is. (A *checkpoint* waits for the
+   own log.)
 6. `abort_after` fails rounds before the same output's `append` puts others in their place.
 7. `deadline`: call `step` with `ClockAdvanced` no later than this (seconds of the clock passed in); None means never.
 """
@@ -26,11 +27,13 @@ from kudu_py.consensus.core.model import HardState, LogEntry, RaftConfig, Role
 
 @dataclass(frozen=True, slots=True)
 class SendAppend:
-    """UpdateConsensus to `to`: entries `preceding.index + 1 ..= last_index` of the log (none if equal to `preceding.index`).
+    """UpdateConsensus to `to`: entries `preceding.index + 1 ..= last_index` of the log.
 
-    `request` numbers the append per follower; the answer brings it back. At most one append with entries is in flight to a
-    follower; `is_heartbeat` messages carry no entries and may leave beside it. The driver may send fewer entries (bounded by
-    bytes) and then sets the commit index as given here. `commit_index` is the leader's.
+    There are none if `last_index` equals `preceding.index`.
+
+    `request` numbers the append per follower; the answer brings it back. At most one append with entries is in flight
+    to a follower; `is_heartbeat` messages carry no entries and may leave beside it. The driver may send fewer entries
+    (bounded by bytes) and then sets the commit index as given here. `commit_index` is the leader's.
     """
 
     to: ServerId
@@ -121,7 +124,7 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class ConfigMark:
-    """The active config changed: `active` is in force now; `committed` is what must be durable in the consensus metadata.
+    """The active config changed: `active` is in force now; `committed` is what the consensus metadata must hold.
 
     `persist` is true when `committed` changed: flush it (together with term and vote).
     """
