@@ -3,8 +3,10 @@
 isort:skip_file
 What lies on disk, except for the log's own framing and the rows."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from kudu_py.pb import common_pb2 as _common_pb2
 from kudu_py.pb import consensus_pb2 as _consensus_pb2
 from kudu_py.pb import tserver_pb2 as _tserver_pb2
@@ -102,12 +104,19 @@ class Superblock(_message.Message):
     TOMBSTONE_LAST_OP_ID_FIELD_NUMBER: _builtins.int
     CHECKPOINT_OP_ID_FIELD_NUMBER: _builtins.int
     CHECKPOINT_TIMESTAMP_FIELD_NUMBER: _builtins.int
+    ROW_RECORDS_FIELD_NUMBER: _builtins.int
+    RETAINED_RESULTS_FIELD_NUMBER: _builtins.int
+    HISTORY_BEGIN_FIELD_NUMBER: _builtins.int
     tablet_id: _builtins.str
     table_id: _builtins.str
     table_name: _builtins.str
     data_state: _tserver_pb2.TabletDataState.ValueType
     checkpoint_timestamp: _builtins.int
     """Hybrid time of that entry."""
+    row_records: _builtins.bytes
+    """The rows' files, as the row engine describes them; absent in a replica that never flushed."""
+    history_begin: _builtins.int
+    """Hybrid time; the rows may no longer be read before it."""
     @_builtins.property
     def schema(self) -> _common_pb2.Schema: ...
     @_builtins.property
@@ -122,6 +131,10 @@ class Superblock(_message.Message):
     def checkpoint_op_id(self) -> _common_pb2.OpId:
         """Everything up to this OpId is in the files named here."""
 
+    @_builtins.property
+    def retained_results(self) -> Global___RetainedResults:
+        """What retried writes are answered from, as of checkpoint_op_id."""
+
     def __init__(
         self,
         *,
@@ -135,11 +148,113 @@ class Superblock(_message.Message):
         tombstone_last_op_id: _common_pb2.OpId | None = ...,
         checkpoint_op_id: _common_pb2.OpId | None = ...,
         checkpoint_timestamp: _builtins.int = ...,
+        row_records: _builtins.bytes = ...,
+        retained_results: Global___RetainedResults | None = ...,
+        history_begin: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "partition", b"partition", "partition_schema", b"partition_schema", "schema", b"schema", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "partition", b"partition", "partition_schema", b"partition_schema", "retained_results", b"retained_results", "schema", b"schema", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "checkpoint_timestamp", b"checkpoint_timestamp", "data_state", b"data_state", "partition", b"partition", "partition_schema", b"partition_schema", "schema", b"schema", "table_id", b"table_id", "table_name", b"table_name", "tablet_id", b"tablet_id", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "checkpoint_timestamp", b"checkpoint_timestamp", "data_state", b"data_state", "history_begin", b"history_begin", "partition", b"partition", "partition_schema", b"partition_schema", "retained_results", b"retained_results", "row_records", b"row_records", "schema", b"schema", "table_id", b"table_id", "table_name", b"table_name", "tablet_id", b"tablet_id", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Superblock: _TypeAlias = Superblock  # noqa: Y015
+
+@_typing.final
+class RetainedResults(_message.Message):
+    """Answers of writes, kept so that a retried write is answered and not applied twice. Alike on every replica."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Answer(_message.Message):
+        """The answer to one write."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SEQUENCE_FIELD_NUMBER: _builtins.int
+        DIGEST_FIELD_NUMBER: _builtins.int
+        TIMESTAMP_FIELD_NUMBER: _builtins.int
+        ERROR_ROWS_FIELD_NUMBER: _builtins.int
+        ERROR_CODES_FIELD_NUMBER: _builtins.int
+        sequence: _builtins.int
+        digest: _builtins.bytes
+        """128-bit hash of what the write carried."""
+        timestamp: _builtins.int
+        """Hybrid time of the write."""
+        @_builtins.property
+        def error_rows(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+            """Positions of the rows that were not applied, rising."""
+
+        @_builtins.property
+        def error_codes(self) -> _containers.RepeatedScalarFieldContainer[_tserver_pb2.RowErrorCode.ValueType]:
+            """The reason for each of them."""
+
+        def __init__(
+            self,
+            *,
+            sequence: _builtins.int = ...,
+            digest: _builtins.bytes = ...,
+            timestamp: _builtins.int = ...,
+            error_rows: _abc.Iterable[_builtins.int] | None = ...,
+            error_codes: _abc.Iterable[_tserver_pb2.RowErrorCode.ValueType] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "error_codes", b"error_codes", "error_rows", b"error_rows", "sequence", b"sequence", "timestamp", b"timestamp"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Client(_message.Message):
+        """What is remembered of one client."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        CLIENT_ID_FIELD_NUMBER: _builtins.int
+        HIGHEST_SEQUENCE_FIELD_NUMBER: _builtins.int
+        LAST_TIME_FIELD_NUMBER: _builtins.int
+        ANSWERS_FIELD_NUMBER: _builtins.int
+        client_id: _builtins.str
+        highest_sequence: _builtins.int
+        last_time: _builtins.int
+        """Hybrid time of its last applied write, or of that write's first attempt if that is later."""
+        @_builtins.property
+        def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetainedResults.Answer]:
+            """In the order in which they were given."""
+
+        def __init__(
+            self,
+            *,
+            client_id: _builtins.str = ...,
+            highest_sequence: _builtins.int = ...,
+            last_time: _builtins.int = ...,
+            answers: _abc.Iterable[Global___RetainedResults.Answer] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "client_id", b"client_id", "highest_sequence", b"highest_sequence", "last_time", b"last_time"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    FORGOTTEN_THROUGH_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    forgotten_through: _builtins.int
+    """No client whose last_time is above this has been forgotten."""
+    @_builtins.property
+    def clients(self) -> _containers.RepeatedCompositeFieldContainer[Global___RetainedResults.Client]:
+        """Least recently heard first."""
+
+    def __init__(
+        self,
+        *,
+        forgotten_through: _builtins.int = ...,
+        clients: _abc.Iterable[Global___RetainedResults.Client] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clients", b"clients", "forgotten_through", b"forgotten_through"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetainedResults: _TypeAlias = RetainedResults  # noqa: Y015
