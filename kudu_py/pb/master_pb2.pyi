@@ -314,7 +314,7 @@ class CreateTableRequest(_message.Message):
     COMMENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     num_replicas: _builtins.int
-    """Odd; 0: 3, or 1 where fewer than 3 servers live."""
+    """Odd; 0: the masters' default of 3, or 1 in a cluster that has fewer than 3 servers, dead ones counted."""
     owner: _builtins.str
     comment: _builtins.str
     @_builtins.property
