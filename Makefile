@@ -6,7 +6,7 @@ DEMO := .venv/.installed-demo
 
 .PHONY: help demo test check fix sim bench bench-peers protos wheel clean
 help: ; @grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
-demo: $(DEMO) ; @$(BIN)/kudu-py demo  ## a cluster of real processes, the flights pipeline on Spark, and a report
+demo: $(DEMO) ; @$(BIN)/kudu-py demo --dir build/demo  ## a cluster of real processes, the flights pipeline on Spark, and a report
 test: $(DEV) build/bin/grpcurl ; $(BIN)/python -m pytest $(PYTEST_ARGS)  ## all tests, real daemons and real Spark among them
 check: $(DEV) ; $(BIN)/python tests/gate.py  ## the read-only gate: format, lint, types, layers, protos, fast tests
 fix: $(DEV) ; $(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .  ## format, and mend what can be mended
