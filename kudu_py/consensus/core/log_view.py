@@ -139,7 +139,7 @@ class LogView:
         says nothing. It may even be for an entry that was cut off and appended *again* since, of which the report may
         mean either time; such a report is not believed, the next one for an entry appended after the cut settles it.
         """
-        index, term = op_id
+        term, index = op_id
         if self.term_at(index) != term:
             return
         if self._overwritten and index > self._truncated_to:
