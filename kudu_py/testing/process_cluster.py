@@ -1,0 +1,161 @@
+"""A cluster of real processes for tests: a playground, and the ways to hurt it.
+
+Wraps the `kudu-py playground` command as a user would call it, so that the command is tested along. Signals go to processes by the
+pids of `playground.json` and to no others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+COMMAND = (sys.executable, "-m", "kudu_py.cli.main")
+POLL_INTERVAL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """One process: the fields of `playground.json`, and its name."""
+
+    name: str
+    uuid: str
+    rpc_address: str
+    http_address: str
+    pid: int
+    dir: str
+    argv: tuple[str, ...]
+
+
+def run_command(*arguments: str, timeout_s: float = 120.0, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """`kudu-py` with these arguments; raises with both outputs if it fails and `check` is set."""
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+    if check and done.returncode != 0:
+        raise AssertionError(
+            f"kudu-py {' '.join(arguments)} ended with status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
+    return done
+
+
+def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
+    """Polls until `condition` gives something true and returns it; AssertionError that says `what` after the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:.0f} s for {what}")
+        time.sleep(POLL_INTERVAL_S)
+
+
+class ProcessCluster:
+    """One master and some tablet servers under `directory`; a context manager that starts and stops them."""
+
+    def __init__(self, directory: Path, *, tservers: int = 3, flags: Sequence[str] = ()) -> None:
+        self.directory = directory
+        self._tservers = tservers
+        self._flags = tuple(flags)
+
+    def __enter__(self) -> ProcessCluster:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # A stopped process would not hear SIGTERM.
+        for daemon in self.daemons:
+            self._signal(daemon, signal.SIGCONT)
+        self.stop()
+
+    def start(self) -> None:
+        """Starts all; returns when they serve."""
+        flags = [f"--flag={flag}" for flag in self._flags]
+        run_command(
+            *("playground", "start", "--masters", "1", "--tservers", str(self._tservers)),
+            *("--dir", str(self.directory), "--detach", *flags),
+        )
+
+    def stop(self) -> None:
+        """Stops all cleanly."""
+        run_command("playground", "stop", "--dir", str(self.directory))
+
+    def restart(self, name: str) -> None:
+        """Starts a daemon again; returns when it serves."""
+        run_command("playground", "restart", name, "--dir", str(self.directory))
+
+    @property
+    def daemons(self) -> list[Daemon]:
+        """As `playground.json` has them now, masters first."""
+        content = json.loads((self.directory / "playground.json").read_text())
+        return [
+            Daemon(
+                name=f"{role}-{i}",
+                uuid=entry["uuid"],
+                rpc_address=entry["rpc_address"],
+                http_address=entry["http_address"],
+                pid=entry["pid"] or 0,
+                dir=entry["dir"],
+                argv=tuple(entry["argv"]),
+            )
+            for role in ("master", "tserver")
+            for i, entry in enumerate(content[f"{role}s"], 1)
+        ]
+
+    @property
+    def masters(self) -> str:
+        """Comma-separated master addresses."""
+        return ",".join(daemon.rpc_address for daemon in self.daemons if daemon.name.startswith("master"))
+
+    def daemon(self, name_or_uuid: str) -> Daemon:
+        """The daemon of this name or uuid."""
+        return next(daemon for daemon in self.daemons if name_or_uuid in (daemon.name, daemon.uuid))
+
+    def kill(self, name_or_uuid: str) -> Daemon:
+        """`kill -9`; returns when the process is gone."""
+        daemon = self.daemon(name_or_uuid)
+        self._signal(daemon, signal.SIGKILL)
+        wait_until(lambda: not _is_alive(daemon.pid), f"{daemon.name} to be gone")
+        return daemon
+
+    def kill_all(self) -> None:
+        """`kill -9` of every process at once."""
+        daemons = self.daemons
+        for daemon in daemons:
+            self._signal(daemon, signal.SIGKILL)
+        for daemon in daemons:
+            wait_until(lambda pid=daemon.pid: not _is_alive(pid), f"{daemon.name} to be gone")
+
+    def freeze(self, name_or_uuid: str) -> None:
+        """SIGSTOP: the process knows nothing of it."""
+        self._signal(self.daemon(name_or_uuid), signal.SIGSTOP)
+
+    def thaw(self, name_or_uuid: str) -> None:
+        """SIGCONT."""
+        self._signal(self.daemon(name_or_uuid), signal.SIGCONT)
+
+    def log(self, name: str) -> str:
+        """What a daemon has printed so far."""
+        return (self.directory / f"{name}.log").read_text(errors="replace")
+
+    @staticmethod
+    def _signal(daemon: Daemon, number: signal.Signals) -> None:
+        if daemon.pid and _is_alive(daemon.pid):
+            os.kill(daemon.pid, number)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
