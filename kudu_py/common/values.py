@@ -10,7 +10,7 @@ the same Python type per column type, which is also the type that Arrow's `as_py
 | FLOAT, DOUBLE | float | int, numpy floats |
 | STRING, VARCHAR | str | |
 | BINARY | bytes | bytearray, memoryview, str (as UTF-8) |
-| UNIXTIME_MICROS | datetime with UTC | naive datetime (taken for UTC, as kudu-python does), int microseconds, ISO 8601 text |
+| UNIXTIME_MICROS | datetime with UTC | naive datetime (taken for UTC, as kudu-python does), int µs, ISO 8601 |
 | DATE | date | int days since the epoch, ISO 8601 text |
 | DECIMAL | Decimal that fits precision and scale | int, float, str of digits |
 """
@@ -47,7 +47,7 @@ def canonical(column: ColumnSchema, value: object) -> object:
                 value.encode()
                 return value
         elif kind is DataType.DOUBLE or kind is DataType.FLOAT:
-            if isinstance(value, numbers.Real) and not isinstance(value, bool):
+            if not isinstance(value, bool) and isinstance(value, numbers.Real):
                 return float(value)
         elif kind is DataType.BOOL:
             if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
@@ -91,7 +91,7 @@ def date_of_days(days: int) -> datetime.date:
 def least_value(column: ColumnSchema) -> object:
     """The canonical value that orders before all others of a key column.
 
-    For UNIXTIME_MICROS it is the integer -2^63, which no datetime can express; `arrow_scalar_value` and `encode` take it.
+    For UNIXTIME_MICROS and DATE it is an integer, which no datetime or date can be; Arrow and `encode_key` take it.
     """
     kind = column.type
     if kind in _INTEGER_BITS:
@@ -145,7 +145,7 @@ def _timestamp(column: ColumnSchema, value: object) -> datetime.datetime:
         to_datetime = getattr(value, "to_pydatetime", None)
         plain: datetime.datetime = to_datetime() if to_datetime is not None else value
         return plain.replace(tzinfo=datetime.UTC) if plain.tzinfo is None else plain.astimezone(datetime.UTC)
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         return datetime_of_micros(int(value))
     raise _refused(column, value)
 
@@ -155,7 +155,7 @@ def _date(column: ColumnSchema, value: object) -> datetime.date:
         return datetime.date.fromisoformat(value)
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         return value
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         return date_of_days(int(value))
     raise _refused(column, value)
 

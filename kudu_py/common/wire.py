@@ -94,9 +94,8 @@ def value_from_pb(column: ColumnSchema, pb: common_pb2.Value) -> object:
     wanted = _VALUE_FIELDS[column.type]
     given = pb.WhichOneof("kind")
     if given != wanted:
-        raise _invalid(
-            f"a value of column {column.name!r} ({column.type.value}) goes into {wanted}, not {given or 'nothing'}"
-        )
+        shown = given or "nothing"
+        raise _invalid(f"a value of column {column.name!r} ({column.type.value}) goes into {wanted}, not {shown}")
     raw = getattr(pb, wanted)
     try:
         if column.type is DataType.UNIXTIME_MICROS:
@@ -154,9 +153,7 @@ def column_from_pb(pb: common_pb2.ColumnSchema) -> ColumnSchema:
         return column
     # A DECIMAL is checked against precision and scale, which must make sense before.
     if kind is DataType.DECIMAL and not (1 <= pb.precision <= 38 and pb.scale <= pb.precision):
-        raise _invalid(
-            f"column {pb.name[:64]!r}: a DECIMAL has a precision of 1 to 38 and a scale of 0 to its precision"
-        )
+        raise _invalid(f"column {pb.name[:64]!r}: a DECIMAL has a precision of 1 to 38, a scale of 0 to its precision")
     return ColumnSchema(
         column.name,
         kind,
@@ -301,9 +298,8 @@ def _bound_values_from_pb(
 def _range_columns(schema: Schema, partition_schema: PartitionSchema, count: int) -> list[ColumnSchema]:
     names = partition_schema.range_columns
     if count > len(names):
-        raise _invalid(
-            f"a range bound has {count} values for {len(names)} range columns ({', '.join(names) or 'none'})"
-        )
+        shown = ", ".join(names) or "none"
+        raise _invalid(f"a range bound has {count} values for {len(names)} range columns ({shown})")
     return [schema.column(name) for name in names]
 
 
