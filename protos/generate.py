@@ -1,7 +1,7 @@
 """Writes the generated code of `protos/` into the package, or checks that what is committed is what would be written.
 
-    python protos/generate.py           write kudu_py/pb
-    python protos/generate.py --check   compare only; exit 1 and name the files that differ
+python protos/generate.py           write kudu_py/pb
+python protos/generate.py --check   compare only; exit 1 and name the files that differ
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def main() -> int:
         differing = sorted(
             name
             for name in fresh.keys() | committed.keys()
-            if name not in fresh or name not in committed or not filecmp.cmp(fresh[name], committed[name], shallow=False)
+            if name not in fresh
+            or name not in committed
+            or not filecmp.cmp(fresh[name], committed[name], shallow=False)
         )
         if check:
             if differing:

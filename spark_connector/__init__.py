@@ -1,7 +1,7 @@
 """PySpark data source for kudu_py tables: `spark.read.format("kudu")` and `frame.write.format("kudu")`.
 
-Spark finds the source by itself (the module `pyspark_kudu`). This package adds `configure`, which sets what Spark leaves off by
-default and the source profits from, and `KuduContext`, the table and row calls of upstream's connector.
+Spark finds the source by itself (the module `pyspark_kudu`). This package adds `configure`, which sets what Spark
+leaves off by default and the source profits from, and `KuduContext`, the table and row calls of upstream's connector.
 """
 
 from __future__ import annotations

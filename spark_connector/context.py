@@ -23,18 +23,19 @@ class HashPartitions(TypedDict):
 class KuduContext:
     """A cluster as seen from the driver of a Spark program.
 
-    Names are upstream's; each row call is a write of `format("kudu")` and returns when all rows are durable on a majority.
+    Names are upstream's; each row call is a write of `format("kudu")` and returns when all rows are durable on a
+    majority.
     """
 
     def __init__(self, masters: str, spark: SparkSession) -> None:
         self.masters = masters
         self.spark = spark
 
-    def tableExists(self, name: str) -> bool:  # noqa: N802 - upstream's name
+    def tableExists(self, name: str) -> bool:
         """Whether there is a table of this name."""
         return table_exists(self.masters, name)
 
-    def createTable(  # noqa: N802 - upstream's name
+    def createTable(
         self,
         name: str,
         schema: StructType,
@@ -71,40 +72,40 @@ class KuduContext:
         hashed = (tuple(hash_partitions["columns"]), hash_partitions["buckets"]) if hash_partitions else None
         create_table(self.masters, name, columns, hashed, num_replicas)
 
-    def deleteTable(self, name: str) -> None:  # noqa: N802 - upstream's name
+    def deleteTable(self, name: str) -> None:
         """Deletes a table and all its rows."""
         delete_table(self.masters, name)
 
-    def kuduRDD(self, table: str, columns: Sequence[str] = ()) -> DataFrame:  # noqa: N802 - upstream's name
+    def kuduRDD(self, table: str, columns: Sequence[str] = ()) -> DataFrame:
         """The table's rows (a DataFrame: rows need not become Python objects)."""
         reader = self.spark.read.format("kudu").option("kudu.master", self.masters).option("kudu.table", table)
         return (reader.option("kudu.columns", ",".join(columns)) if columns else reader).load()
 
-    def insertRows(self, frame: DataFrame, table: str) -> None:  # noqa: N802 - upstream's name
+    def insertRows(self, frame: DataFrame, table: str) -> None:
         """Inserts rows whose keys are new; an error if one is there."""
         self.writeRows(frame, table, "insert")
 
-    def insertIgnoreRows(self, frame: DataFrame, table: str) -> None:  # noqa: N802 - upstream's name
+    def insertIgnoreRows(self, frame: DataFrame, table: str) -> None:
         """Inserts rows whose keys are new, leaves the others alone."""
         self.writeRows(frame, table, "insert_ignore")
 
-    def upsertRows(self, frame: DataFrame, table: str) -> None:  # noqa: N802 - upstream's name
+    def upsertRows(self, frame: DataFrame, table: str) -> None:
         """Inserts or updates."""
         self.writeRows(frame, table, "upsert")
 
-    def updateRows(self, frame: DataFrame, table: str) -> None:  # noqa: N802 - upstream's name
+    def updateRows(self, frame: DataFrame, table: str) -> None:
         """Updates rows whose keys are there; an error if one is not."""
         self.writeRows(frame, table, "update")
 
-    def deleteRows(self, frame: DataFrame, table: str) -> None:  # noqa: N802 - upstream's name
+    def deleteRows(self, frame: DataFrame, table: str) -> None:
         """Deletes by key; an error if a key is not there. The frame has the key columns alone."""
         self.writeRows(frame, table, "delete")
 
-    def deleteIgnoreRows(self, frame: DataFrame, table: str) -> None:  # noqa: N802 - upstream's name
+    def deleteIgnoreRows(self, frame: DataFrame, table: str) -> None:
         """Deletes by key what is there."""
         self.writeRows(frame, table, "delete_ignore")
 
-    def writeRows(self, frame: DataFrame, table: str, operation: str) -> None:  # noqa: N802 - upstream's name
+    def writeRows(self, frame: DataFrame, table: str, operation: str) -> None:
         """Writes with any operation by name."""
         writer = frame.write.format("kudu").option("kudu.master", self.masters).option("kudu.table", table)
         writer.option("kudu.operation", operation).mode("append").save()

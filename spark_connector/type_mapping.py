@@ -18,9 +18,9 @@ _TO_KUDU: dict[type[T.DataType], str] = {
     T.DateType: "date",
     T.DecimalType: "decimal",
 }
-_TO_SPARK: dict[str, T.DataType] = {
-    name: kind() for kind, name in _TO_KUDU.items() if kind is not T.DecimalType
-} | {"varchar": T.StringType()}
+_TO_SPARK: dict[str, T.DataType] = {name: kind() for kind, name in _TO_KUDU.items() if kind is not T.DecimalType} | {
+    "varchar": T.StringType()
+}
 
 
 def to_spark(kudu_type: str, precision: int = 0, scale: int = 0) -> T.DataType:

@@ -1,8 +1,8 @@
 """Arrow batches of a task to a session.
 
-A task may run twice. Each attempt is a client of its own (a second attempt may batch its rows differently, so it must not be
-answered from what the first one did), and what the first attempt wrote stays: `upsert`, the default, and the `_ignore` operations do
-not mind; `insert` ends in an error that says so.
+A task may run twice. Each attempt is a client of its own (a second attempt may batch its rows differently, so it must
+not be answered from what the first one did), and what the first attempt wrote stays: `upsert`, the default, and the
+`_ignore` operations do not mind; `insert` ends in an error that says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from spark_connector.type_mapping import to_kudu, to_spark
 
 @dataclass
 class KuduCommit(WriterCommitMessage):
-    """What one task wrote: rows sent, rows that an `_ignore` operation left out are counted as sent; seconds in the task."""
+    """What one task wrote: rows sent, rows that an `_ignore` operation left out are counted as sent; seconds in the
+    task.
+    """
 
     rows: int
     seconds: float
@@ -75,17 +77,21 @@ def check_frame(view: TableView, schema: StructType, options: KuduOptions) -> No
         wanted = to_spark(column.type_name, column.precision, column.scale)
         if field.dataType != wanted:
             raise ValueError(
-                f"column {field.name!r} is {field.dataType.simpleString()} in the frame and {wanted.simpleString()} in table "
-                f'{view.name}: cast it, such as col("{field.name}").cast("{wanted.simpleString()}")'
+                f"column {field.name!r} is {field.dataType.simpleString()} in the frame and "
+                f"{wanted.simpleString()} in table {view.name}: "
+                f'cast it, such as col("{field.name}").cast("{wanted.simpleString()}")'
             )
     missing = [column.name for column in view.columns if column.is_key and column.name not in seen]
     if missing:
-        raise ValueError(f"the frame lacks the key column{'s' * (len(missing) > 1)} {', '.join(missing)} of table {view.name}")
+        raise ValueError(
+            f"the frame lacks the key column{'s' * (len(missing) > 1)} {', '.join(missing)} of table {view.name}"
+        )
     if options.operation.startswith(("insert", "upsert")):
         missing = [c.name for c in view.columns if not c.nullable and not c.has_default and c.name not in seen]
         if missing:
             raise ValueError(
-                f"the frame lacks {', '.join(missing)}, which table {view.name} does not allow to be null and has no default for"
+                f"the frame lacks {', '.join(missing)}, which table {view.name} does not "
+                "allow to be null and has no default for"
             )
     if options.operation.startswith("delete"):
         more = [name for name in schema.names if not columns[name].is_key]
@@ -96,5 +102,6 @@ def check_frame(view: TableView, schema: StructType, options: KuduOptions) -> No
 
 
 if "pyspark.worker" in sys.modules:
-    # A Spark worker collects garbage after every task, 10 to 30 ms with the libraries loaded here. What is alive now lives on.
+    # A Spark worker collects garbage after every task, 10 to 30 ms with the libraries loaded here. What is alive now
+    # lives on.
     gc.freeze()

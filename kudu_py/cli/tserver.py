@@ -24,7 +24,9 @@ app.command("run", context_settings=PASS_THROUGH, add_help_option=False)(run_tse
 @app.command("list")
 def list_(
     masters: Masters,
-    format_: Annotated[ReportFormat, typer.Option("--format", help="Text for people, or JSON for programs.")] = ReportFormat.TEXT,
+    format_: Annotated[
+        ReportFormat, typer.Option("--format", help="Text for people, or JSON for programs.")
+    ] = ReportFormat.TEXT,
 ) -> None:
     """List the tablet servers that the masters know, alive or not."""
     servers = asyncio.run(_servers(split_addresses(masters)))

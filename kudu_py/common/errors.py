@@ -1,7 +1,8 @@
 """`KuduError`: everything that can go wrong outside the program, by code, with data to act on and a verdict.
 
 Codes carry upstream's names where there is one (`TabletServerErrorPB`, `MasterErrorPB`, `ConsensusErrorPB`). How a code
-becomes a gRPC status is said in one table, `rpc/status.py`. Protocol outcomes such as a refused vote are replies, not errors.
+becomes a gRPC status is said in one table, `rpc/status.py`. Protocol outcomes such as a refused vote are replies, not
+errors.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class KuduError(Exception):
         return _rebuild, (type(self), self.code, self.message, self.verdict, self.details)
 
 
-def _rebuild(kind: type[KuduError], code: ErrorCode, message: str, verdict: Verdict, details: dict[str, str]) -> KuduError:
+def _rebuild(
+    kind: type[KuduError], code: ErrorCode, message: str, verdict: Verdict, details: dict[str, str]
+) -> KuduError:
     error = kind.__new__(kind)
     KuduError.__init__(error, code, message, verdict=verdict, details=details)
     return error

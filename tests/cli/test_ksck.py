@@ -35,7 +35,8 @@ def seen():
         cluster_id="c" * 32,
         masters=[MasterSeen("127.0.0.1:7051", "m" * 32, "LEADER")],
         servers=[
-            ServerSeen(uuid, "127.0.0.1:1", "LIVE", is_serving=True, replicas={TABLET: replica_status(uuid)}) for uuid in SERVERS
+            ServerSeen(uuid, "127.0.0.1:1", "LIVE", is_serving=True, replicas={TABLET: replica_status(uuid)})
+            for uuid in SERVERS
         ],
         tables=[TableSeen("t" * 32, "metrics", 3, [locations])],
     )

@@ -15,9 +15,9 @@ TABLE = {
     "table_name": "metrics",
     "schema": {
         "columns": [
-            {"column_name": "value", "column_type": "DECIMAL", "is_nullable": True, "type_attributes": {"precision": 9, "scale": 2}},
-            {"column_name": "host", "column_type": "string"},
-            {"column_name": "at", "column_type": "INT64", "default_value": "7"},
+            {"column_name": "value", "column_type": "DECIMAL", "is_nullable": True, "type_attributes": {"precision":
+            9, "scale": 2}}, {"column_name": "host", "column_type": "string"}, {"column_name": "at", "column_type":
+            "INT64", "default_value": "7"},
         ],
         "key_column_names": ["at", "host"],
     },
@@ -64,9 +64,15 @@ def test_quoted_numbers_are_read_by_the_type_of_their_column():
         (lambda t: t["schema"]["columns"][0].update(column_type="INT65"), "schema.columns[0].column_type"),
         (lambda t: t["schema"].update(key_column_names=["nope"]), "'nope'"),
         (lambda t: t["schema"]["columns"][2].update(default_value="seven"), "schema.columns[2].default_value"),
-        (lambda t: t["partition"]["hash_partitions"][0].update(num_buckets="4"), "partition.hash_partitions[0].num_buckets"),
+        (
+            lambda t: t["partition"]["hash_partitions"][0].update(num_buckets="4"),
+            "partition.hash_partitions[0].num_buckets",
+        ),
         (lambda t: t.update(num_replicas=-1), "num_replicas"),
-        (lambda t: t["partition"]["range_partition"]["range_bounds"][0]["lower_bound"].update(bound_type="open"), "bound_type"),
+        (
+            lambda t: t["partition"]["range_partition"]["range_bounds"][0]["lower_bound"].update(bound_type="open"),
+            "bound_type",
+        ),
     ],
 )
 def test_a_mistake_is_refused_by_its_place(change, named):

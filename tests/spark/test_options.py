@@ -14,7 +14,9 @@ def test_upsert_is_the_default_because_a_task_may_run_twice():
 
 
 def test_keys_arrive_in_any_case():
-    assert parse({"KUDU.Master": "m:1", "kudu.TABLE": "t", "Kudu.Operation": "insert-ignore"}).operation == "insert_ignore"
+    assert (
+        parse({"KUDU.Master": "m:1", "kudu.TABLE": "t", "Kudu.Operation": "insert-ignore"}).operation == "insert_ignore"
+    )
 
 
 def test_the_table_may_be_the_path():
