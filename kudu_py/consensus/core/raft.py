@@ -140,6 +140,11 @@ class Raft:
         return self._state.log.committed_index
 
     @property
+    def durable_index(self) -> int:
+        """The own log is on disk up to here, in the state it has now."""
+        return self._state.log.durable_index
+
+    @property
     def last_op_id(self) -> OpId:
         """The last entry accepted into the log, durable or not."""
         return self._state.log.last

@@ -1,0 +1,105 @@
+"""`CoreObserver`: sees all replicas of one group and the disks under them, and asserts what no replica can see alone.
+
+Each property is that of the Raft paper's figure 3, or of the dissertation's chapter 4 and section 6.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kudu_py.common.ids import ServerId
+from kudu_py.common.opid import MIN_OP_ID, OpId
+from kudu_py.consensus.core.model import HardState, LogEntry, RaftConfig
+from kudu_py.consensus.core.quorum import majority
+
+
+class CoreObserver:
+    """Facts that were ever true of a group; none of them is forgotten, whatever crashes.
+
+    Attributes:
+        committed: OpId of each committed index, from index 1.
+        leaders: who led each term.
+    """
+
+    def __init__(self, initial: RaftConfig) -> None:
+        self.committed: list[OpId] = []
+        self.leaders: dict[int, ServerId] = {}
+        self._entries: dict[OpId, tuple[OpId, LogEntry]] = {}
+        self._configs: dict[OpId, RaftConfig] = {MIN_OP_ID: initial}
+        self._votes: dict[tuple[ServerId, int], ServerId | None] = {}
+        self._hard_states: dict[ServerId, HardState] = {}
+        self._commit_indexes: dict[ServerId, int] = {}
+
+    def saw_append(self, uuid: ServerId, preceding: OpId, entry: LogEntry) -> None:
+        """Log matching: an OpId always stands for the same entry, after the same predecessor. Hence also for the same prefix."""
+        known = self._entries.setdefault(entry.op_id, (preceding, entry))
+        assert known == (preceding, entry), f"{uuid} has {entry} after {preceding}; elsewhere it is {known}"
+        config = self._configs[preceding]
+        if entry.config is not None:
+            changed = set(config.voters) ^ set(entry.config.voters)
+            assert len(changed) <= 1, f"{entry} changes voters {sorted(changed)} at once"
+            config = entry.config
+        self._configs[entry.op_id] = config
+
+    def saw_leader(self, uuid: ServerId, term: int, log: Sequence[LogEntry]) -> None:
+        """Election safety: one leader a term. Leader completeness: it has everything that was ever committed."""
+        assert self.leaders.setdefault(term, uuid) == uuid, f"term {term} is led by {self.leaders[term]} and by {uuid}"
+        held = [entry.op_id for entry in log[: len(self.committed)]]
+        assert held == self.committed, (
+            f"{uuid} leads term {term} without a committed entry: {held} is not {self.committed}"
+        )
+
+    def saw_commit(
+        self, uuid: ServerId, index: int, log: Sequence[LogEntry], disks: Iterable[tuple[ServerId, Sequence[LogEntry]]]
+    ) -> None:
+        """State machine safety: one OpId per committed index. Durability: it is on the disks of a majority when it is committed."""
+        assert index > self._commit_indexes.get(uuid, 0), f"{uuid} commits {index} again"
+        self._commit_indexes[uuid] = index
+        for known, entry in zip(self.committed[:index], log[:index], strict=False):
+            assert entry.op_id == known, f"{uuid} commits {entry.op_id}, committed is {known}"
+        if index <= len(self.committed):
+            return
+        newest = log[index - 1].op_id
+        voters = self._configs[log[-1].op_id].voters
+        holders = [
+            server
+            for server, disk in disks
+            if server in voters and len(disk) >= index and disk[index - 1].op_id == newest
+        ]
+        assert len(holders) >= majority(len(voters)), f"{uuid} commits {newest}, durable only on {holders} of {voters}"
+        self.committed.extend(entry.op_id for entry in log[len(self.committed) : index])
+
+    def saw_restart(self, uuid: ServerId, committed_index: int) -> None:
+        """A restarted replica may know less of what is committed."""
+        self._commit_indexes[uuid] = committed_index
+
+    def saw_hard_state(self, uuid: ServerId, state: HardState) -> None:
+        """Terms never fall on a disk, and a vote never changes within its term."""
+        known = self._hard_states.get(uuid, HardState(0, None))
+        assert state.term >= known.term, f"{uuid} goes from {known} back to {state}"
+        if state.term == known.term and known.voted_for is not None:
+            assert state.voted_for == known.voted_for, f"{uuid} changes its vote from {known} to {state}"
+        self._hard_states[uuid] = state
+
+    def saw_vote(self, voter: ServerId, term: int, candidate: ServerId) -> None:
+        """A vote leaves only once it is durable, and only one a term."""
+        known = self._votes.setdefault((voter, term), candidate)
+        assert known == candidate, f"{voter} votes for {known} and for {candidate} in term {term}"
+        durable = self._hard_states.get(voter, HardState(0, None))
+        assert durable.term > term or durable == HardState(term, candidate), (
+            f"{voter} votes for {candidate} in term {term}, its disk has {durable}"
+        )
+
+    def saw_acknowledgement(self, uuid: ServerId, last_received: OpId, durable_index: int) -> None:
+        """Entries are acknowledged only once they are on the disk."""
+        assert durable_index >= last_received.index, (
+            f"{uuid} acknowledges {last_received}, durable up to {durable_index}"
+        )
+
+    def read_floor(self) -> int:
+        """The lowest index that a read which arrives now may be served from."""
+        return len(self.committed)
+
+    def saw_read(self, uuid: ServerId, index: int, floor: int) -> None:
+        """Linearizable reads: a read sees all that was committed when it arrived."""
+        assert index >= floor, f"{uuid} serves a read at {index} that arrived when {floor} was committed"
