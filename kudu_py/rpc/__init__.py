@@ -1,0 +1,1 @@
+"""gRPC plumbing with no domain logic: servers, channels, the error table, deadlines and the one retry loop."""
