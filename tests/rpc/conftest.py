@@ -1,0 +1,127 @@
+"""A server with one service of each shape of call, and a channel to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kudu_py.common.ids import ServerId
+from kudu_py.pb import consensus_pb2, consensus_pb2_grpc, tserver_pb2, tserver_pb2_grpc
+from kudu_py.rpc.dialer import GrpcDialer
+from kudu_py.rpc.server import RpcServer, RpcServerOptions, call_remaining_s, serve_grouped_stream, serve_stream
+
+SERVER_UUID = ServerId("a" * 32)
+
+
+@dataclass
+class ConsensusServicer(consensus_pb2_grpc.ConsensusServiceServicer):
+    """Answers as the test says; counts what arrives."""
+
+    on_last_op_id: Callable[[], None] = lambda: None
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+    updates: list[int] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    remaining_s: list[float | None] = field(default_factory=list)
+
+    async def GetNodeInstance(self, request, context):
+        self.remaining_s.append(call_remaining_s())
+        return consensus_pb2.GetNodeInstanceResponse()
+
+    async def GetLastOpId(self, request, context):
+        self.on_last_op_id()
+        return consensus_pb2.GetLastOpIdResponse()
+
+    async def RequestVote(self, request, context):
+        await self.held.wait()
+        return consensus_pb2.RequestVoteResponse()
+
+    def UpdateConsensusStream(self, request_iterator, context):
+        Item = consensus_pb2.UpdateConsensusStreamResponse.Item
+
+        async def handle(item):
+            self.updates.append(item.sequence)
+            if item.request.tablet_id == "held":
+                try:
+                    await self.held.wait()
+                except asyncio.CancelledError:
+                    self.cancelled.append(item.sequence)
+                    raise
+            return Item(sequence=item.sequence, response=consensus_pb2.UpdateConsensusResponse())
+
+        return serve_grouped_stream(
+            request_iterator,
+            lambda message: message.items,
+            handle,
+            lambda item, error: Item(sequence=item.sequence, error=error),
+            lambda answers: consensus_pb2.UpdateConsensusStreamResponse(items=answers),
+            in_flight_max=4,
+        )
+
+
+@dataclass
+class TabletServicer(tserver_pb2_grpc.TabletServerServiceServicer):
+    """A scan that can be seen to end, and a stream of writes."""
+
+    on_write: Callable[[tserver_pb2.WriteRequest], None] = lambda request: None
+    scan_closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def Scan(self, request, context):
+        try:
+            while True:
+                yield tserver_pb2.ScanResponse(row_count=1, rows=b"x" * 100_000)
+        finally:
+            self.scan_closed.set()
+
+    def WriteStream(self, request_iterator, context):
+        async def handle(item):
+            self.on_write(item.request)
+            return tserver_pb2.WriteStreamResponse(id=item.id, response=tserver_pb2.WriteResponse())
+
+        return serve_stream(
+            request_iterator,
+            handle,
+            lambda item, error: tserver_pb2.WriteStreamResponse(id=item.id, error=error),
+            in_flight_max=8,
+        )
+
+
+@dataclass
+class Served:
+    """A running server and the way to it."""
+
+    consensus: ConsensusServicer
+    tablets: TabletServicer
+    server: RpcServer
+    registry: CollectorRegistry
+    address: str
+    dialer: GrpcDialer
+
+    @property
+    def consensus_stub(self) -> consensus_pb2_grpc.ConsensusServiceAsyncStub:
+        return consensus_pb2_grpc.ConsensusServiceStub(self.dialer.channel(self.address))
+
+    @property
+    def tablet_stub(self) -> tserver_pb2_grpc.TabletServerServiceAsyncStub:
+        return tserver_pb2_grpc.TabletServerServiceStub(self.dialer.channel(self.address))
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    registry = CollectorRegistry()
+    server = RpcServer(uuid=SERVER_UUID, registry=registry, options=RpcServerOptions(message_bytes_max=1 << 20))
+    consensus, tablets = ConsensusServicer(), TabletServicer()
+    server.add(
+        consensus_pb2_grpc.add_ConsensusServiceServicer_to_server, consensus, checks_dest_uuid=True, in_flight_max=2
+    )
+    server.add(tserver_pb2_grpc.add_TabletServerServiceServicer_to_server, tablets, checks_dest_uuid=False)
+    address = await server.start("127.0.0.1:0")
+    dialer = GrpcDialer()
+    try:
+        yield Served(consensus, tablets, server, registry, address, dialer)
+    finally:
+        await dialer.close()
+        await server.stop(0)
