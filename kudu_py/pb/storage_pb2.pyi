@@ -106,17 +106,12 @@ class Superblock(_message.Message):
     CHECKPOINT_TIMESTAMP_FIELD_NUMBER: _builtins.int
     ROW_RECORDS_FIELD_NUMBER: _builtins.int
     RETAINED_RESULTS_FIELD_NUMBER: _builtins.int
-    HISTORY_BEGIN_FIELD_NUMBER: _builtins.int
     tablet_id: _builtins.str
     table_id: _builtins.str
     table_name: _builtins.str
     data_state: _tserver_pb2.TabletDataState.ValueType
     checkpoint_timestamp: _builtins.int
     """Hybrid time of that entry."""
-    row_records: _builtins.bytes
-    """The rows' files, as the row engine describes them; absent in a replica that never flushed."""
-    history_begin: _builtins.int
-    """Hybrid time; the rows may no longer be read before it."""
     @_builtins.property
     def schema(self) -> _common_pb2.Schema: ...
     @_builtins.property
@@ -130,6 +125,10 @@ class Superblock(_message.Message):
     @_builtins.property
     def checkpoint_op_id(self) -> _common_pb2.OpId:
         """Everything up to this OpId is in the files named here."""
+
+    @_builtins.property
+    def row_records(self) -> Global___TabletRecords:
+        """The rows' files; absent in a replica that never flushed."""
 
     @_builtins.property
     def retained_results(self) -> Global___RetainedResults:
@@ -148,17 +147,251 @@ class Superblock(_message.Message):
         tombstone_last_op_id: _common_pb2.OpId | None = ...,
         checkpoint_op_id: _common_pb2.OpId | None = ...,
         checkpoint_timestamp: _builtins.int = ...,
-        row_records: _builtins.bytes = ...,
+        row_records: Global___TabletRecords | None = ...,
         retained_results: Global___RetainedResults | None = ...,
-        history_begin: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "partition", b"partition", "partition_schema", b"partition_schema", "retained_results", b"retained_results", "schema", b"schema", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "partition", b"partition", "partition_schema", b"partition_schema", "retained_results", b"retained_results", "row_records", b"row_records", "schema", b"schema", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "checkpoint_timestamp", b"checkpoint_timestamp", "data_state", b"data_state", "history_begin", b"history_begin", "partition", b"partition", "partition_schema", b"partition_schema", "retained_results", b"retained_results", "row_records", b"row_records", "schema", b"schema", "table_id", b"table_id", "table_name", b"table_name", "tablet_id", b"tablet_id", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "checkpoint_timestamp", b"checkpoint_timestamp", "data_state", b"data_state", "partition", b"partition", "partition_schema", b"partition_schema", "retained_results", b"retained_results", "row_records", b"row_records", "schema", b"schema", "table_id", b"table_id", "table_name", b"table_name", "tablet_id", b"tablet_id", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Superblock: _TypeAlias = Superblock  # noqa: Y015
+
+@_typing.final
+class FileRecord(_message.Message):
+    """An immutable file in a tablet's row directory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    CHECKSUM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Without directory."""
+    size_bytes: _builtins.int
+    checksum: _builtins.int
+    """xxh3-64 of all bytes."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        checksum: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checksum", b"checksum", "name", b"name", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileRecord: _TypeAlias = FileRecord  # noqa: Y015
+
+@_typing.final
+class RowIdRange(_message.Message):
+    """Consecutive row ids."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    count: _builtins.int
+    def __init__(
+        self,
+        *,
+        first: _builtins.int = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first", b"first"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowIdRange: _TypeAlias = RowIdRange  # noqa: Y015
+
+@_typing.final
+class RowSetRecord(_message.Message):
+    """Rows on disk, in key order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWSET_ID_FIELD_NUMBER: _builtins.int
+    ROWS_FILE_FIELD_NUMBER: _builtins.int
+    LOCATIONS_FILE_FIELD_NUMBER: _builtins.int
+    ROW_IDS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    UNDO_LAYERS_FIELD_NUMBER: _builtins.int
+    REDO_LAYERS_FIELD_NUMBER: _builtins.int
+    FIRST_SNAPSHOT_FIELD_NUMBER: _builtins.int
+    rowset_id: _builtins.int
+    rows: _builtins.int
+    first_snapshot: _builtins.int
+    """Hybrid time from which on the base rows need no undo layer."""
+    @_builtins.property
+    def rows_file(self) -> Global___FileRecord: ...
+    @_builtins.property
+    def locations_file(self) -> Global___FileRecord:
+        """Positions by row id; absent: row ids are positions, counted from the first."""
+
+    @_builtins.property
+    def row_ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowIdRange]: ...
+    @_builtins.property
+    def undo_layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Delta layers that lead back to older snapshots."""
+
+    @_builtins.property
+    def redo_layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Delta layers that lead on to newer ones, in order of time."""
+
+    def __init__(
+        self,
+        *,
+        rowset_id: _builtins.int = ...,
+        rows_file: Global___FileRecord | None = ...,
+        locations_file: Global___FileRecord | None = ...,
+        row_ids: _abc.Iterable[Global___RowIdRange] | None = ...,
+        rows: _builtins.int = ...,
+        undo_layers: _abc.Iterable[_builtins.int] | None = ...,
+        redo_layers: _abc.Iterable[_builtins.int] | None = ...,
+        first_snapshot: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["locations_file", b"locations_file", "rows_file", b"rows_file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_snapshot", b"first_snapshot", "locations_file", b"locations_file", "redo_layers", b"redo_layers", "row_ids", b"row_ids", "rows", b"rows", "rows_file", b"rows_file", "rowset_id", b"rowset_id", "undo_layers", b"undo_layers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RowSetRecord: _TypeAlias = RowSetRecord  # noqa: Y015
+
+@_typing.final
+class DeltaLayerRecord(_message.Message):
+    """Updates and deletes by row id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAYER_ID_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    MIN_TIMESTAMP_FIELD_NUMBER: _builtins.int
+    MAX_TIMESTAMP_FIELD_NUMBER: _builtins.int
+    layer_id: _builtins.int
+    rows: _builtins.int
+    min_timestamp: _builtins.int
+    max_timestamp: _builtins.int
+    @_builtins.property
+    def file(self) -> Global___FileRecord: ...
+    def __init__(
+        self,
+        *,
+        layer_id: _builtins.int = ...,
+        file: Global___FileRecord | None = ...,
+        rows: _builtins.int = ...,
+        min_timestamp: _builtins.int = ...,
+        max_timestamp: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file", "layer_id", b"layer_id", "max_timestamp", b"max_timestamp", "min_timestamp", b"min_timestamp", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeltaLayerRecord: _TypeAlias = DeltaLayerRecord  # noqa: Y015
+
+@_typing.final
+class KeyIndexRecord(_message.Message):
+    """A run of the cold key index."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    FIRST_ROW_ID_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.int
+    first_row_id: _builtins.int
+    entries: _builtins.int
+    @_builtins.property
+    def file(self) -> Global___FileRecord: ...
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.int = ...,
+        file: Global___FileRecord | None = ...,
+        first_row_id: _builtins.int = ...,
+        entries: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "file", b"file", "first_row_id", b"first_row_id", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeyIndexRecord: _TypeAlias = KeyIndexRecord  # noqa: Y015
+
+@_typing.final
+class TabletRecords(_message.Message):
+    """All files of a tablet's rows, as of one OpId."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OP_ID_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_FIELD_NUMBER: _builtins.int
+    ROWSETS_FIELD_NUMBER: _builtins.int
+    DELTA_LAYERS_FIELD_NUMBER: _builtins.int
+    KEY_RUNS_FIELD_NUMBER: _builtins.int
+    NEXT_ROW_ID_FIELD_NUMBER: _builtins.int
+    NEXT_BLOCK_ID_FIELD_NUMBER: _builtins.int
+    LIVE_ROWS_FIELD_NUMBER: _builtins.int
+    HISTORY_START_FIELD_NUMBER: _builtins.int
+    MAX_KEY_FIELD_NUMBER: _builtins.int
+    ADDED_COLUMNS_FIELD_NUMBER: _builtins.int
+    timestamp: _builtins.int
+    """Hybrid time of the last applied write."""
+    next_row_id: _builtins.int
+    next_block_id: _builtins.int
+    live_rows: _builtins.int
+    history_start: _builtins.int
+    """Hybrid time; older snapshots may be incomplete."""
+    @_builtins.property
+    def op_id(self) -> _common_pb2.OpId: ...
+    @_builtins.property
+    def rowsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowSetRecord]: ...
+    @_builtins.property
+    def delta_layers(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeltaLayerRecord]: ...
+    @_builtins.property
+    def key_runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___KeyIndexRecord]: ...
+    @_builtins.property
+    def max_key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of the largest key ever inserted; absent if not known."""
+
+    @_builtins.property
+    def added_columns(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.ColumnSchema]:
+        """Columns as they were when they were added to the table."""
+
+    def __init__(
+        self,
+        *,
+        op_id: _common_pb2.OpId | None = ...,
+        timestamp: _builtins.int = ...,
+        rowsets: _abc.Iterable[Global___RowSetRecord] | None = ...,
+        delta_layers: _abc.Iterable[Global___DeltaLayerRecord] | None = ...,
+        key_runs: _abc.Iterable[Global___KeyIndexRecord] | None = ...,
+        next_row_id: _builtins.int = ...,
+        next_block_id: _builtins.int = ...,
+        live_rows: _builtins.int = ...,
+        history_start: _builtins.int = ...,
+        max_key: _abc.Iterable[_builtins.int] | None = ...,
+        added_columns: _abc.Iterable[_common_pb2.ColumnSchema] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["op_id", b"op_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added_columns", b"added_columns", "delta_layers", b"delta_layers", "history_start", b"history_start", "key_runs", b"key_runs", "live_rows", b"live_rows", "max_key", b"max_key", "next_block_id", b"next_block_id", "next_row_id", b"next_row_id", "op_id", b"op_id", "rowsets", b"rowsets", "timestamp", b"timestamp"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TabletRecords: _TypeAlias = TabletRecords  # noqa: Y015
 
 @_typing.final
 class RetainedResults(_message.Message):

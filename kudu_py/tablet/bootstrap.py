@@ -1,0 +1,186 @@
+"""Superblock, consensus metadata and log to what a running replica is made of, including roll-forward of a half-done delete.
+
+*Creating* a replica, in this order:
+ 1. Consensus metadata. A replica without it might vote twice in a term.
+ 2. The directories of log and rows, empty: whatever an unfinished creation left there goes.
+ 3. The superblock, READY. From here on the replica exists. Only now may it vote or take entries, so a crash before this leaves
+    nothing that anybody relies on, and creating again is safe. A READY superblock without a log directory was never written,
+    so finding one later means that a log was lost: that is refused, not repaired, for the replica may have acknowledged
+    entries.
+
+*Deleting* one (seed 002, "Tablet deletion"), after it has stopped:
+ 1. Its consensus metadata is durable: no vote it gave may be forgotten.
+ 2. The superblock, DELETED, with the last OpId of the log: the point of no return. The OpId is needed to judge candidates
+    once the log is gone; an earlier removal of the log could leave a replica that looks alive without it.
+ 3. The log, then the rows. A crash in between finds DELETED and files, and `roll_forward` goes on from there.
+The consensus metadata stays for ever: a tombstone votes, and a replica that comes back must not have forgotten.
+
+*Opening* a READY replica:
+ 1. Consensus metadata.
+ 2. Files that the superblock does not name are removed: a flush or compaction did not get as far as the superblock. Before the
+    rows are opened, so that no new file meets an old one of its name.
+ 3. The rows, as of the checkpoint F.
+ 4. The log, whose torn tail is cut. Entries after F are *not* applied here: nothing on this disk says which of them are
+    committed. Consensus finds that out (from the leader, or by committing an entry of its own term) and then applies them from
+    the log, in bounded batches. So a replica that has joined its group is RUNNING, and its rows catch up before it
+    serves: a leader by its own no-op, a follower by safe time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.ids import TabletId
+from kudu_py.common.opid import OpId
+from kudu_py.consensus.bootstrap import BootstrapResult, read_bootstrap
+from kudu_py.consensus.core.model import HardState, RaftConfig
+from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord
+from kudu_py.env.disk import Disk
+from kudu_py.tablet import metadata
+from kudu_py.tablet.context import ServerContext
+from kudu_py.tablet.directories import ReplicaDirectories, empty_tree, remove_tree
+from kudu_py.tablet.metadata import DataState, Superblock
+from kudu_py.tablet.retained_results import RetainedResults
+from kudu_py.tablet.tablet import Tablet
+from kudu_py.wal.log import Log
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedReplica:
+    """What a replica is made of before it joins its group; rows and results as of the checkpoint."""
+
+    consensus_metadata: ConsensusMetadata
+    tablet: Tablet
+    retained: RetainedResults
+    log: Log
+    bootstrap: BootstrapResult
+
+
+def create_files(disk: Disk, directories: ReplicaDirectories, superblock: Superblock, config: RaftConfig) -> None:
+    """Creates an empty replica, durably; the order is explained above. Blocks: for disk jobs."""
+    assert superblock.data_state is DataState.READY, superblock.data_state
+    tablet_id = superblock.tablet_id
+    record = ConsensusRecord(tablet_id, HardState(0, None), config)
+    ConsensusMetadata.create(disk, directories.consensus_metadata_path(tablet_id), record)
+    for path in (directories.log_directory(tablet_id), directories.row_directory(tablet_id)):
+        disk.make_dir(path)
+        empty_tree(disk, path)
+        disk.sync_dir(path)
+    disk.sync_dir(directories.logs)
+    disk.sync_dir(directories.rows)
+    metadata.write(disk, directories.superblock_path(tablet_id), superblock)
+
+
+def delete_files(disk: Disk, directories: ReplicaDirectories, superblock: Superblock, last: OpId | None) -> Superblock:
+    """Turns a stopped replica into a tombstone, durably; the order is explained above. Blocks: for disk jobs."""
+    tombstone = superblock.as_tombstone(last)
+    metadata.write(disk, directories.superblock_path(superblock.tablet_id), tombstone)
+    _remove_log_and_rows(disk, directories, superblock.tablet_id)
+    return tombstone
+
+
+def roll_forward(disk: Disk, directories: ReplicaDirectories, superblock: Superblock) -> Superblock:
+    """Finishes what a crash interrupted, and gives the superblock as it is then (seed 002, "Tablet startup"). Blocks.
+
+    A COPYING replica goes back to DELETED with what its tombstone knew; a DELETED one loses what is left of its files.
+    """
+    if superblock.data_state is DataState.COPYING:
+        return delete_files(disk, directories, superblock, superblock.tombstone_last_op_id)
+    if superblock.data_state is DataState.DELETED:
+        _remove_log_and_rows(disk, directories, superblock.tablet_id)
+    return superblock
+
+
+def _remove_log_and_rows(disk: Disk, directories: ReplicaDirectories, tablet_id: TabletId) -> None:
+    remove_tree(disk, directories.log_directory(tablet_id))
+    remove_tree(disk, directories.row_directory(tablet_id))
+
+
+async def open_replica(
+    context: ServerContext,
+    superblock: Superblock,
+    *,
+    on_durable: Callable[[OpId], None],
+    on_failure: Callable[[BaseException], None],
+) -> OpenedReplica:
+    """Opens a READY replica; the order is explained above.
+
+    Args:
+        on_durable, on_failure: what the log reports once entries are appended.
+
+    Raises:
+        KuduError: CORRUPTION that names the file. OSError: the disk could not be read. Everything opened is closed then.
+    """
+    assert superblock.data_state is DataState.READY, superblock.data_state
+    tablet_id, directories, disk = superblock.tablet_id, context.directories, context.threads.disk
+
+    def open_rows() -> tuple[ConsensusMetadata, Tablet]:
+        consensus_metadata = _load_consensus_metadata(disk, directories, tablet_id)
+        _require_directory(disk, directories.log_directory(tablet_id), "log")
+        _require_directory(disk, directories.row_directory(tablet_id), "rows")
+        _remove_unnamed(disk, directories.row_directory(tablet_id), superblock)
+        tablet = Tablet.open(
+            schema=superblock.schema,
+            options=context.options.tablet,
+            directory=directories.row_directory(tablet_id),
+            disk=disk,
+            records=superblock.rows,
+        )
+        return consensus_metadata, tablet
+
+    consensus_metadata, tablet = await context.threads.run(open_rows)
+    log = await Log.open(
+        directory=directories.log_directory(tablet_id),
+        tablet_id=tablet_id,
+        threads=context.threads,
+        options=context.options.wal,
+        on_durable=on_durable,
+        on_failure=on_failure,
+    )
+    try:
+        bootstrap = await read_bootstrap(
+            log, applied=superblock.checkpoint, applied_timestamp=superblock.checkpoint_timestamp
+        )
+    except BaseException:
+        await log.close()
+        raise
+    return OpenedReplica(consensus_metadata, tablet, RetainedResults(superblock.retained), log, bootstrap)
+
+
+def _load_consensus_metadata(disk: Disk, directories: ReplicaDirectories, tablet_id: TabletId) -> ConsensusMetadata:
+    path = directories.consensus_metadata_path(tablet_id)
+    try:
+        return ConsensusMetadata.load(disk, path, tablet_id)
+    except FileNotFoundError as error:
+        raise _lost(path, "the consensus metadata (term and vote)") from error
+
+
+def _require_directory(disk: Disk, path: str, what: str) -> None:
+    if not disk.exists(path):
+        raise _lost(path, f"the directory of the {what}")
+
+
+def _lost(path: str, what: str) -> KuduError:
+    return KuduError(
+        ErrorCode.CORRUPTION,
+        f"{path}: {what} is missing; the replica may have made promises that it no longer knows, so it is not started",
+        details={"path": path},
+    )
+
+
+def _remove_unnamed(disk: Disk, path: str, superblock: Superblock) -> None:
+    named = {file.name for file in superblock.rows.files}
+    unnamed = [name for name in disk.list_dir(path) if name not in named]
+    for name in unnamed:
+        disk.unlink(f"{path}/{name}")
+    if unnamed:
+        disk.sync_dir(path)
+        _log.info("unnamed_files_removed", tablet=superblock.tablet_id, files=len(unnamed))
+
+

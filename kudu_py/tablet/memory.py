@@ -1,0 +1,56 @@
+"""`MemoryBudget`: what the rows and writes of a whole server may take, and when writes are told to come back later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kudu_py.common.errors import ErrorCode, KuduError, Verdict
+
+
+class MemoryBudget:
+    """Bytes held by unflushed rows and by writes on their way, over all replicas of a server.
+
+    Above `pressure_bytes` flushes are urged. Above `limit_bytes` writes are refused, before they take a timestamp, until a flush
+    has made room. The limit is a part of the process's memory: flushes copy what they sort, and Arrow, gRPC and the logs' caches
+    need room of their own (see `ROWS_SHARE`).
+    """
+
+    ROWS_SHARE = 0.4
+    """Part of the process's memory limit that rows may take."""
+    PRESSURE_SHARE = 0.5
+    """Part of the rows' limit above which flushes are urged: a flush takes a while, and writes go on meanwhile."""
+
+    def __init__(self, process_limit_bytes: int, on_pressure: Callable[[], None] = lambda: None) -> None:
+        self.limit_bytes = int(process_limit_bytes * self.ROWS_SHARE)
+        self.pressure_bytes = int(self.limit_bytes * self.PRESSURE_SHARE)
+        self.used_bytes = 0
+        self.on_pressure = on_pressure
+        """Called when a change takes the use above `pressure_bytes`, and when a write was refused."""
+
+    @property
+    def is_under_pressure(self) -> bool:
+        """Whether flushes should be hurried."""
+        return self.used_bytes > self.pressure_bytes
+
+    def change(self, delta_bytes: int) -> None:
+        """Takes or gives back memory."""
+        was_under_pressure = self.is_under_pressure
+        self.used_bytes += delta_bytes
+        assert self.used_bytes >= 0, self.used_bytes
+        if self.is_under_pressure and not was_under_pressure:
+            self.on_pressure()
+
+    def require_room(self) -> None:
+        """Lets a write pass, or refuses it.
+
+        Raises:
+            KuduError: THROTTLED, try later.
+        """
+        if self.used_bytes > self.limit_bytes:
+            self.on_pressure()
+            raise KuduError(
+                ErrorCode.THROTTLED,
+                f"unflushed rows take {self.used_bytes} bytes of the {self.limit_bytes} they may take; they are being flushed",
+                verdict=Verdict.TRY_LATER,
+                details={"used_bytes": str(self.used_bytes), "limit_bytes": str(self.limit_bytes)},
+            )

@@ -1,0 +1,459 @@
+"""`TabletReplica`: joins Tablet, Log and RaftConsensus; `write`, `scan`, `start`, `stop`.
+
+It is the state machine that consensus drives: `apply` is called once for each committed entry, in log order, on every
+replica. Whatever `apply` decides depends on the entries so far and on nothing else: no clock, no option, no memory pressure.
+
+*Reads.* A snapshot that this replica may give is one at which it has applied everything and below which nothing will ever be
+written: at or below its safe time. The latest such snapshot at a leader, taken after a read barrier (the leadership was confirmed by a
+majority after the request came, and everything committed by then is applied), holds every acknowledged write. So reading
+the latest state waits for the barrier and nothing else. Reading at a given time T waits for safe time to reach it; a leader
+need not wait for that: it moves its clock to T, so that it writes nothing more at or below, has its leadership confirmed, and
+applies what its log holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, unique
+
+import pyarrow as pa
+import structlog
+
+from kudu_py.common.errors import ErrorCode, KuduError, Verdict
+from kudu_py.common.hybrid_time import HybridTime, add_micros, physical_micros
+from kudu_py.common.ids import ServerId, TabletId
+from kudu_py.common.opid import OpId
+from kudu_py.common.partition import Partition, PartitionSchema
+from kudu_py.common.row_batch import RowBatch
+from kudu_py.common.schema import Schema
+from kudu_py.common.wire import schema_from_pb
+from kudu_py.consensus.core.model import EntryKind, Role
+from kudu_py.consensus.entry import Entry
+from kudu_py.consensus.raft_consensus import RaftConsensus
+from kudu_py.consensus.rounds import Round
+from kudu_py.pb import common_pb2, tserver_pb2
+from kudu_py.tablet.bootstrap import OpenedReplica, open_replica
+from kudu_py.tablet.checkpointer import Checkpointer, CheckpointState
+from kudu_py.tablet.context import ServerContext
+from kudu_py.tablet.metadata import DataState, Superblock
+from kudu_py.tablet.retained_results import Answer
+from kudu_py.tablet.scan_spec import ScanSpec
+from kudu_py.tablet.tablet import Tablet
+from kudu_py.tablet.write_intake import WriteIntake, WriteOp, WriteOutcome, schema_mismatch
+from kudu_py.tablet.write_result import WriteResult
+from kudu_py.wal.log import Log
+
+_log = structlog.get_logger(__name__)
+
+
+@unique
+class ReplicaState(Enum):
+    """What a replica is doing; upstream's `TabletStatePB`."""
+
+    NOT_STARTED = "NOT_STARTED"
+    BOOTSTRAPPING = "BOOTSTRAPPING"
+    RUNNING = "RUNNING"
+    FAILED = "FAILED"
+    """It could not be opened; the reason is kept, the files are left as they are."""
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """A replica as its server sees it; for lists, reports and pages."""
+
+    tablet_id: TabletId
+    table_id: str
+    table_name: str
+    data_state: DataState
+    state: ReplicaState
+    error: str
+    superblock: Superblock
+    schema_version: int
+    row_count: int
+    on_disk_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a running replica is made of."""
+
+    tablet: Tablet
+    log: Log
+    consensus: RaftConsensus
+    intake: WriteIntake
+    checkpointer: Checkpointer
+
+
+class TabletReplica:
+    """One replica of one tablet, from opening to stopping; a stopped one is not started again."""
+
+    def __init__(self, context: ServerContext, superblock: Superblock) -> None:
+        self._context = context
+        self._superblock = superblock
+        self._opened: OpenedReplica | None = None
+        self._parts: _Parts | None = None
+        self._applied = superblock.checkpoint
+        self._applied_timestamp = superblock.checkpoint_timestamp
+        self._memory_bytes = 0
+        self._lacking: set[ServerId] = set()
+        self.state = ReplicaState.NOT_STARTED
+        self.error: KuduError | OSError | None = None
+        """Why it FAILED."""
+        self._bound_log = _log.bind(tablet=superblock.tablet_id, server=context.uuid)
+
+    @staticmethod
+    def unreadable(context: ServerContext, tablet_id: TabletId, error: KuduError) -> TabletReplica:
+        """A FAILED replica whose superblock cannot be read, so that nothing but its id and the reason is known."""
+        nothing = Superblock(
+            tablet_id=tablet_id,
+            table_id="",
+            table_name="",
+            schema=Schema((), 0),
+            partition_schema=PartitionSchema(),
+            partition=Partition((), b"", b""),
+            data_state=DataState.READY,
+        )
+        replica = TabletReplica(context, nothing)
+        replica.state, replica.error = ReplicaState.FAILED, error
+        _log.error("replica_failed", tablet=tablet_id, error=str(error))
+        return replica
+
+    # What it is.
+
+    @property
+    def tablet_id(self) -> TabletId:
+        """The tablet's id."""
+        return self._superblock.tablet_id
+
+    @property
+    def superblock(self) -> Superblock:
+        """The superblock as it is on disk."""
+        return self._parts.checkpointer.superblock if self._parts is not None else self._superblock
+
+    @property
+    def schema(self) -> Schema:
+        """The tablet's schema at this moment."""
+        return self._parts.tablet.schema if self._parts is not None else self._superblock.schema
+
+    @property
+    def consensus(self) -> RaftConsensus:
+        """The replica's consensus; raises as `running`."""
+        return self.running().consensus
+
+    @property
+    def tablet(self) -> Tablet:
+        """The rows; raises as `running`."""
+        return self.running().tablet
+
+    @property
+    def log(self) -> Log:
+        """The log; raises as `running`."""
+        return self.running().log
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """What flushes and compacts; raises as `running`."""
+        return self.running().checkpointer
+
+    @property
+    def applied(self) -> OpId:
+        """The last entry applied."""
+        return self._applied
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads, as far as it knows."""
+        return self._parts is not None and self._parts.consensus.role is Role.LEADER
+
+    def running(self) -> _Parts:
+        """The parts of a replica that runs.
+
+        Raises:
+            KuduError: TABLET_NOT_RUNNING, or TABLET_FAILED with the reason.
+        """
+        if self._parts is not None and self.state is ReplicaState.RUNNING:
+            return self._parts
+        if self.state is ReplicaState.FAILED:
+            raise KuduError(
+                ErrorCode.TABLET_FAILED,
+                f"the replica of tablet {self.tablet_id} could not be opened: {self.error}",
+                verdict=Verdict.TRY_LATER,
+            )
+        raise KuduError(
+            ErrorCode.TABLET_NOT_RUNNING,
+            f"the replica of tablet {self.tablet_id} is {self.state.value}",
+            verdict=Verdict.TRY_LATER,
+        )
+
+    def status(self) -> ReplicaStatus:
+        """Itself, for lists, reports and pages."""
+        superblock, parts = self.superblock, self._parts
+        return ReplicaStatus(
+            tablet_id=self.tablet_id,
+            table_id=superblock.table_id,
+            table_name=superblock.table_name,
+            data_state=superblock.data_state,
+            state=self.state,
+            error=str(self.error) if self.error is not None else "",
+            superblock=superblock,
+            schema_version=self.schema.version,
+            row_count=parts.tablet.row_count if parts is not None else 0,
+            on_disk_bytes=(parts.tablet.on_disk_bytes + parts.log.size_bytes) if parts is not None else 0,
+            memory_bytes=parts.tablet.memory_bytes if parts is not None else 0,
+        )
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Opens the files and joins the group. Returns with the replica RUNNING or FAILED; never raises what the world did."""
+        assert self.state is ReplicaState.NOT_STARTED, self.state
+        self._set_state(ReplicaState.BOOTSTRAPPING)
+        try:
+            self._opened = await open_replica(
+                self._context, self._superblock, on_durable=self._on_log_durable, on_failure=self._on_log_failure
+            )
+            self._parts = self._join(self._opened)
+            await self._parts.consensus.start()
+        except (KuduError, OSError) as error:
+            self.error = error
+            self._bound_log.error("replica_failed", error=str(error))
+            await self._release()
+            self._set_state(ReplicaState.FAILED)
+            return
+        self._set_state(ReplicaState.RUNNING)
+
+    def _join(self, opened: OpenedReplica) -> _Parts:
+        context = self._context
+        consensus = RaftConsensus(
+            uuid=context.uuid,
+            tablet_id=self.tablet_id,
+            address=context.address,
+            metadata=opened.consensus_metadata,
+            log=opened.log,
+            threads=context.threads,
+            clock=context.clock,
+            hybrid_clock=context.hybrid_clock,
+            rng=context.rng,
+            links=context.peer_links,
+            options=context.options.consensus,
+            state_machine=self,
+            bootstrap=opened.bootstrap,
+            on_role_change=lambda _: context.on_report(self.tablet_id),
+            on_fatal=context.on_fatal,
+            on_copy_needed=self._note_copy_needed,
+        )
+        intake = WriteIntake(context, consensus, opened.tablet, opened.retained, self.tablet_id)
+        checkpointer = Checkpointer(
+            context=context,
+            superblock=self._superblock,
+            tablet=opened.tablet,
+            log=opened.log,
+            consensus_metadata=opened.consensus_metadata,
+            retained=opened.retained,
+            state=lambda: CheckpointState(self._applied, self._applied_timestamp),
+            on_memory_changed=self._account_memory,
+        )
+        return _Parts(opened.tablet, opened.log, consensus, intake, checkpointer)
+
+    async def stop(self) -> None:
+        """Leaves the group and closes the files. Waiting writers get "outcome unknown". Idempotent."""
+        if self.state in (ReplicaState.STOPPED, ReplicaState.STOPPING):
+            return
+        was_failed = self.state is ReplicaState.FAILED
+        self._set_state(ReplicaState.STOPPING)
+        if not was_failed:
+            await self._release()
+        self._set_state(ReplicaState.STOPPED)
+
+    async def _release(self) -> None:
+        if self._parts is not None:
+            await self._parts.consensus.stop()
+            await self._parts.checkpointer.stop()
+        if self._opened is not None:
+            await self._opened.log.close()
+            self._context.memory.change(-self._memory_bytes)
+            self._memory_bytes = 0
+
+    def _set_state(self, state: ReplicaState) -> None:
+        self.state = state
+        self._context.on_report(self.tablet_id)
+
+    def _on_log_durable(self, op_id: OpId) -> None:
+        assert self._parts is not None, "nothing is appended before there is consensus"
+        self._parts.consensus.entries_durable(op_id)
+
+    def _note_copy_needed(self, follower: ServerId, address: str) -> None:
+        # Consensus repeats this until the follower is served, so it is no transition worth a line each time.
+        if follower not in self._lacking:
+            self._lacking.add(follower)
+            self._bound_log.warning("follower_needs_copy", follower=follower, address=address)
+
+    def _on_log_failure(self, error: BaseException) -> None:
+        self._bound_log.critical("log_failed", error=str(error))
+        if self._parts is not None:
+            self._parts.consensus.log_failed(error)  # falls silent at once, and tells the process
+        else:
+            self._context.on_fatal(error)
+
+    # The state machine.
+
+    def apply(self, entry: Entry) -> object:
+        """Carries out a committed entry; see `consensus.applier.StateMachine`."""
+        assert entry.op_id.index == self._applied.index + 1, f"{entry.op_id} is applied after {self._applied}"
+        outcome: WriteOutcome | None = None
+        if entry.kind is EntryKind.WRITE:
+            outcome = self._apply_write(entry)
+            self._account_memory()
+        elif entry.kind is EntryKind.ALTER_SCHEMA:
+            self._apply_schema(entry)
+        self._applied, self._applied_timestamp = entry.op_id, entry.timestamp
+        return outcome
+
+    def _apply_write(self, entry: Entry) -> WriteOutcome:
+        opened = self._opened
+        assert opened is not None
+        op = entry.prepared if isinstance(entry.prepared, WriteOp) else WriteOp.of_payload(entry.payload)
+        identity, timestamp = op.identity, entry.timestamp
+        if identity is not None:
+            try:
+                known = opened.retained.lookup(identity, timestamp)
+            except KuduError as error:
+                return WriteOutcome(timestamp, WriteResult(), error)
+            if known is not None:
+                return WriteOutcome(known.timestamp, known.result)
+        # An ALTER TABLE may have come between this write's check and its place in the log.
+        mismatch = schema_mismatch(opened.tablet.schema, op.request.schema_version)
+        if mismatch is not None:
+            return WriteOutcome(timestamp, WriteResult(), mismatch)
+        result = opened.tablet.apply(op.rows(opened.tablet.schema), timestamp, entry.op_id)
+        if identity is not None:
+            opened.retained.remember(identity, timestamp, result)
+        return WriteOutcome(timestamp, result)
+
+    def _apply_schema(self, entry: Entry) -> None:
+        opened = self._opened
+        assert opened is not None
+        schema = schema_from_pb(common_pb2.Schema.FromString(entry.payload))
+        if schema.version > opened.tablet.schema.version:
+            opened.tablet.alter_schema(schema)
+            self._context.on_report(self.tablet_id)
+
+    def _account_memory(self) -> None:
+        assert self._opened is not None
+        now_bytes = self._opened.tablet.memory_bytes
+        if now_bytes != self._memory_bytes:
+            before, self._memory_bytes = self._memory_bytes, now_bytes
+            self._context.memory.change(now_bytes - before)
+
+    # Writes.
+
+    async def write(self, request: tserver_pb2.WriteRequest) -> tserver_pb2.WriteResponse:
+        """Applies a client's rows through the group; durable on a majority and applied here on return.
+
+        Cancelling ends the waiting, not the write.
+
+        Raises:
+            KuduError: as `WriteIntake.begin` with nothing changed; OPERATION_ABORTED if another leader's entry took its
+                place; TIMED_OUT or SHUTTING_DOWN with the outcome unknown.
+        """
+        pending = self.running().intake.begin(request)
+        if isinstance(pending, Answer):
+            return _response(pending.timestamp, pending.result)
+        outcome = await self._outcome(pending)
+        return _response(outcome.timestamp, outcome.result)
+
+    async def write_batch(self, batch: RowBatch) -> WriteResult:
+        """As `write` for the house itself, without an identity: the caller knows what to do when the outcome is unknown."""
+        return (await self._outcome(self.running().intake.begin_batch(batch))).result
+
+    async def _outcome(self, pending: Round) -> WriteOutcome:
+        try:
+            async with asyncio.timeout(self._context.options.write_timeout_s):
+                # Several attempts may wait for one round, so none may cancel its future.
+                outcome = await asyncio.shield(pending.future)
+        except TimeoutError as error:
+            raise KuduError(
+                ErrorCode.TIMED_OUT,
+                f"write {pending.op_id} of tablet {self.tablet_id} was not decided in time; it may yet be",
+                verdict=Verdict.UNKNOWN,
+            ) from error
+        assert isinstance(outcome, WriteOutcome), outcome
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome
+
+    # Reads.
+
+    async def latest_snapshot(self) -> HybridTime:
+        """A snapshot that holds every write acknowledged before the call (linearizable); only from the leader.
+
+        Raises:
+            KuduError: NOT_THE_LEADER with a hint, or TIMED_OUT if no majority confirmed the leadership.
+        """
+        parts = self.running()
+        parts.intake.require_leader()
+        await parts.consensus.read_index()
+        return parts.consensus.safe_time
+
+    async def snapshot_at(self, timestamp: HybridTime, *, allow_follower: bool = False) -> HybridTime:
+        """Waits until the snapshot at `timestamp` is complete here and will stay as it is.
+
+        Raises:
+            KuduError: INVALID_SNAPSHOT if it is too far ahead or older than the history; NOT_THE_LEADER; TIMED_OUT.
+        """
+        parts, options = self.running(), self._context.options
+        if not allow_follower:
+            parts.intake.require_leader()
+        self.require_history(timestamp)
+        ahead = physical_micros(timestamp) - self._context.clock.wall_micros()
+        if ahead > options.clock_ahead_s_max * 1e6:
+            raise KuduError(
+                ErrorCode.INVALID_SNAPSHOT,
+                f"the snapshot is {ahead / 1e6:.1f} s in the future; at most {options.clock_ahead_s_max:g} s are accepted",
+            )
+        await parts.consensus.wait_safe_time(timestamp, options.safe_time_timeout_s)
+        return timestamp
+
+    def require_history(self, timestamp: HybridTime) -> None:
+        """Refuses a snapshot whose history may be gone.
+
+        Raises:
+            KuduError: INVALID_SNAPSHOT.
+        """
+        oldest = max(self.running().tablet.history_start, self.history_begin())
+        if timestamp < oldest:
+            raise KuduError(
+                ErrorCode.INVALID_SNAPSHOT,
+                f"the snapshot at {physical_micros(timestamp)} µs is older than the history that is kept, which begins at "
+                f"{physical_micros(oldest)} µs",
+                details={"oldest_timestamp": str(oldest)},
+            )
+
+    def history_begin(self) -> HybridTime:
+        """Snapshots from this time on are to be readable."""
+        age_micros = int(self._context.options.history_max_age_s * 1e6)
+        return add_micros(self._context.hybrid_clock.physical(), -age_micros)
+
+    def scan(self, spec: ScanSpec) -> Iterator[pa.RecordBatch]:
+        """The rows at `spec.timestamp`, which `latest_snapshot` or `snapshot_at` gave.
+
+        The iterator holds the snapshot, and the files it needs, until it is exhausted or closed.
+
+        Raises:
+            KuduError: COLUMN_NOT_FOUND, INVALID_SCAN_SPEC or INVALID_ARGUMENT, naming what is wrong; INVALID_SNAPSHOT.
+        """
+        parts = self.running()
+        self.require_history(spec.timestamp)
+        return parts.tablet.scan(spec)
+
+
+def _response(timestamp: HybridTime, result: WriteResult) -> tserver_pb2.WriteResponse:
+    response = tserver_pb2.WriteResponse(timestamp=timestamp)
+    for row, code in result.row_errors:
+        response.row_errors.add(row_index=row, code=tserver_pb2.RowErrorCode.ValueType(code))
+    return response
