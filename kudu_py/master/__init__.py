@@ -1,1 +1,1 @@
-"""The master: the catalog of tables and tablets, kept in a replicated tablet of its own, and the care for tablet servers."""
+"""The master: the catalog of tables and tablets, kept in a replicated tablet, and the care for tablet servers."""

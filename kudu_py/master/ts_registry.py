@@ -1,8 +1,8 @@
 """`TsRegistry`: soft state from heartbeats: which tablet servers there are, whether they live, what they last reported.
 
-Every master keeps one, leader or not, so that none is cold when it is elected. Reports are taken by the leader only, and a newly
-elected one asks every server for a full report (seed 004, "Send full heartbeats to newly elected leader masters"): what was
-reported to an earlier leadership is dropped. Nothing here is ever written down.
+Every master keeps one, leader or not, so that none is cold when it is elected. Reports are taken by the leader only,
+and a newly elected one asks every server for a full report (seed 004, "Send full heartbeats to newly elected leader
+masters"): what was reported to an earlier leadership is dropped. Nothing here is ever written down.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ class TsRegistry:
         if server is not None and heartbeat.instance_sequence < server.instance_sequence:
             raise KuduError(
                 ErrorCode.ALREADY_PRESENT,
-                f"tablet server {heartbeat.server} has been started again since (instance {server.instance_sequence}, at"
-                f" {server.registration.rpc_address}); this is the older process of instance {heartbeat.instance_sequence}",
+                f"tablet server {heartbeat.server} has been started again since (instance {server.instance_sequence},"
+                f" at {server.registration.rpc_address}); this is the older process of"
+                f" instance {heartbeat.instance_sequence}",
             )
         is_new_process = server is None or heartbeat.instance_sequence > server.instance_sequence
         if is_new_process and heartbeat.registration is None:
@@ -138,10 +139,13 @@ class TsRegistry:
         """
         if not report.is_incremental:
             return True
-        return server.report_sequence is not None and report.sequence in (server.report_sequence, server.report_sequence + 1)
+        return server.report_sequence is not None and report.sequence in (
+            server.report_sequence,
+            server.report_sequence + 1,
+        )
 
     def take_report(self, server: TabletServer, report: Report) -> set[TabletId]:
-        """Remembers what was reported. Call after what it changes in the records is replicated; answers the tablets concerned."""
+        """Remembers a report, after what it changes in the records is replicated; answers the tablets concerned."""
         concerned: set[TabletId] = set()
         if not report.is_incremental:
             concerned.update(server.replicas)
@@ -187,13 +191,17 @@ class TsRegistry:
     def leader_of(self, tablet_id: TabletId) -> ServerId | None:
         """The leader of the highest term that any replica reported; it may have been replaced since.
 
-        A leader's own word wins over a follower's within a term; they cannot contradict each other, but the leader may have stepped
-        down, which its own report tells first.
+        A leader's own word wins over a follower's within a term; they cannot contradict each other, but the leader may
+        have stepped down, which its own report tells first.
         """
         best: tuple[int, ServerId] | None = None
         for server, replica in self._hosts.get(tablet_id, _NO_HOSTS).items():
             leader = server if replica.role is Role.LEADER else replica.leader
-            if leader is not None and replica.state is ReplicaState.RUNNING and (best is None or replica.term > best[0]):
+            if (
+                leader is not None
+                and replica.state is ReplicaState.RUNNING
+                and (best is None or replica.term > best[0])
+            ):
                 best = (replica.term, leader)
         return best[1] if best is not None else None
 
@@ -207,4 +215,3 @@ class TsRegistry:
         hosts = self._hosts.get(tablet_id)
         if hosts is not None and hosts.pop(uuid, None) is not None and not hosts:
             del self._hosts[tablet_id]
-

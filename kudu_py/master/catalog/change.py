@@ -11,8 +11,8 @@ from kudu_py.master.catalog.entries import ClusterEntry, TableEntry, TabletEntry
 class CatalogChange:
     """Records that are new or take the place of those with the same id.
 
-    The calls to tablet servers that follow from a change are not listed in it: the reconciler derives them from the published
-    state and what servers report, so that they are also made after a crash in between and by the next leader.
+    The calls to tablet servers that follow from a change are not listed in it: the reconciler derives them from the
+    published state and what servers report, so that they are also made after a crash in between and by the next leader.
     """
 
     tablets: tuple[TabletEntry, ...] = ()

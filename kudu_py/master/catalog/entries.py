@@ -1,7 +1,7 @@
 """Table and tablet records, their states and legal transitions.
 
-Entries are never removed: a deleted table stays as REMOVED, its tablets as DELETED. So "no record exists" always means "not of
-this cluster", and a replica without a record is left alone instead of deleted (seed 004, appendix A).
+Entries are never removed: a deleted table stays as REMOVED, its tablets as DELETED. So "no record exists" always means
+"not of this cluster", and a replica without a record is left alone instead of deleted (seed 004, appendix A).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kudu_py.consensus.core.model import RaftConfig
 
 @unique
 class TableState(Enum):
-    """The life of a table. A table is RUNNING from the batch that created it; whether its tablets run is theirs to say."""
+    """The life of a table. It is RUNNING from the batch that created it; whether its tablets run is theirs to say."""
 
     RUNNING = "RUNNING"
     ALTERING = "ALTERING"
@@ -102,8 +102,9 @@ class TabletEntry:
     Attributes:
         partition: the part of the table that it holds; never changes.
         config: the newest committed config that was reported; with config_index 0 the one it was created with.
-        seen: members that have reported a replica at least once, ordered. They are never asked to create it again: a server that
-            lost a replica in which it voted must not begin anew with an empty log and no memory of its vote.
+        seen: members that have reported a replica at least once, ordered. They are never asked to create it again: a
+            server that lost a replica in which it voted must not begin anew with an empty log and no memory of its
+            vote.
         note: why it is in its state; for people.
     """
 

@@ -1,12 +1,12 @@
 """Planner for nudges: what servers must be asked to do so that their replicas become what the records say.
 
-Derived afresh from records and reports each time, so that a nudge lost with a leader master is given by the next one. Each
-nudge is safe to repeat and safe when late or sent by a master that has been replaced (seed 004, appendix A):
+Derived afresh from records and reports each time, so that a nudge lost with a leader master is given by the next one.
+Each nudge is safe to repeat and safe when late or sent by a master that has been replaced (seed 004, appendix A):
 
 * Creating a replica that exists answers TABLET_ALREADY_EXISTS and changes nothing.
 * REPLACED and DELETED are final, so a decision to delete that rests on them cannot become wrong.
-* A replica outside the committed config is deleted only if its own committed config is no newer than the one this decision
-  rests on (compare-and-set at the tablet server): it may have been added back.
+* A replica outside the committed config is deleted only if its own committed config is no newer than the one this
+  decision rests on (compare-and-set at the tablet server): it may have been added back.
 * A replica without a record is never deleted.
 """
 
@@ -74,8 +74,8 @@ def _evictions(entry: TabletEntry, hosts: Mapping[ServerId, ReportedReplica]) ->
     ]
     if not outside:
         return []
-    # A member about to be added is in the leader's pending config before it is in any committed one: deleting what was just
-    # copied to it would be safe, and a waste.
+    # A member about to be added is in the leader's pending config before it is in any committed one: deleting what was
+    # just copied to it would be safe, and a waste.
     newest = max(hosts.values(), key=lambda replica: (replica.term, replica.role is Role.LEADER))
     joining = newest.pending_config
     return [
@@ -86,7 +86,8 @@ def _evictions(entry: TabletEntry, hosts: Mapping[ServerId, ReportedReplica]) ->
             f"server is not in the committed config of index {entry.config.config_index}",
         )
         for server in outside
-        if _config_index(hosts[server]) <= entry.config.config_index and (joining is None or joining.member(server) is None)
+        if _config_index(hosts[server]) <= entry.config.config_index
+        and (joining is None or joining.member(server) is None)
     ]
 
 

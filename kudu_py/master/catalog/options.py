@@ -16,13 +16,14 @@ class CatalogOptions:
         max_num_replicas: the largest replication factor; odd.
         max_create_tablets_per_ts: a new table may bring at most this many replicas per live server; 0: no bound.
         tserver_unresponsive_timeout_s: a server silent for longer gets no new replicas and is shown as dead.
-        tablet_creation_timeout_s: a tablet that does not run after this long is replaced by a new one on servers chosen anew.
-        heartbeat_interval_s: how often tablet servers are expected to heartbeat; a master that started less than two of these
-            ago does not know its servers yet.
+        tablet_creation_timeout_s: a tablet that does not run after this long is replaced by a new one on servers chosen
+            anew.
+        heartbeat_interval_s: how often tablet servers are expected to heartbeat; a master that started less than two of
+            these ago does not know its servers yet.
         nudge_interval_s: how often unfinished work is looked at again.
         nudge_timeout_s: deadline of one CreateTablet or DeleteTablet call.
         nudges_in_flight_max: calls to tablet servers outstanding at once.
-        change_bytes_max: the largest change, encoded; keeps one log entry well below the largest message.
+        change_bytes_max: the largest change, encoded; below the largest Write.
         table_locations_ttl_s: how long clients may remember locations.
     """
 
@@ -35,7 +36,7 @@ class CatalogOptions:
     nudge_interval_s: float = 1.0
     nudge_timeout_s: float = 10.0
     nudges_in_flight_max: int = 64
-    change_bytes_max: int = 8 << 20
+    change_bytes_max: int = 6 << 20
     table_locations_ttl_s: float = 300.0
 
     def __post_init__(self) -> None:
@@ -46,7 +47,8 @@ class CatalogOptions:
         if self.default_num_replicas > self.max_num_replicas:
             raise KuduError(
                 ErrorCode.CONFIGURATION_ERROR,
-                f"default_num_replicas ({self.default_num_replicas}) is above max_num_replicas ({self.max_num_replicas})",
+                f"default_num_replicas ({self.default_num_replicas}) is above"
+                f" max_num_replicas ({self.max_num_replicas})",
             )
         for name in (
             "tserver_unresponsive_timeout_s", "tablet_creation_timeout_s", "heartbeat_interval_s", "nudge_interval_s",

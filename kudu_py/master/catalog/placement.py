@@ -1,9 +1,9 @@
 """Which servers should host a new replica.
 
-Each replica goes to the less loaded of two servers drawn at random ("the power of two choices", upstream's placement too): loads
-stay close without the herd that "always the least loaded" sends to a new, empty server. The draw is among the servers that
-share the fewest fault domains with replicas already placed: first the domain the operator named, then the host, since
-processes on one host fail together. Sharing is accepted where there is no other way.
+Each replica goes to the less loaded of two servers drawn at random ("the power of two choices", upstream's placement
+too): loads stay close without the herd that "always the least loaded" sends to a new, empty server. The draw is among
+the servers that share the fewest fault domains with replicas already placed: first the domain the operator named, then
+the host, since processes on one host fail together. Sharing is accepted where there is no other way.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def choose(
     if len(left) < count:
         raise KuduError(
             ErrorCode.REPLICATION_FACTOR_TOO_HIGH,
-            f"{count} more tablet servers are needed but only {len(left)} are live and free of a replica of this tablet",
+            f"{count} more tablet servers are needed but only {len(left)} are live and have no replica of this tablet",
         )
     chosen: list[Candidate] = []
     for _ in range(count):

@@ -1,8 +1,8 @@
 """Planner for tablet reports: what of a server's news changes the records.
 
-Only two facts of a report are worth a replicated write: a newer committed config, and that a tablet has a leader for the first
-time (together with which members have shown a replica). Who leads at the moment, row counts and errors change often and are
-worth nothing after a failover, when every server reports in full again: they stay in `ts_registry`.
+Only two facts of a report are worth a replicated write: a newer committed config, and that a tablet has a leader for
+the first time (together with which members have shown a replica). Who leads at the moment, row counts and errors change
+often and are worth nothing after a failover, when every server reports in full again: they stay in `ts_registry`.
 """
 
 from __future__ import annotations
@@ -90,4 +90,8 @@ def _news(entry: TabletEntry | None, server: ServerId, replica: ReportedReplica)
 
 
 def _has_leader(entry: TabletEntry, replica: ReportedReplica) -> bool:
-    return replica.state is ReplicaState.RUNNING and replica.leader is not None and entry.config.member(replica.leader) is not None
+    return (
+        replica.state is ReplicaState.RUNNING
+        and replica.leader is not None
+        and entry.config.member(replica.leader) is not None
+    )

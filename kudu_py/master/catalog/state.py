@@ -1,7 +1,8 @@
 """`CatalogState`: all records in memory, as an immutable snapshot.
 
-A new leader master builds it from the sys catalog; the committer replaces it with `applying(change)` after the change is
-replicated. Readers hold a snapshot and take no lock. Applying copies the maps' spines, not the records: some 10 ns a record.
+A new leader master builds it from the sys catalog; the committer replaces it with `applying(change)` after the change
+is replicated. Readers hold a snapshot and take no lock. Applying copies the maps' spines, not the records: some 10 ns a
+record.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class CatalogState:
         tablets: by id, replaced and deleted ones included.
         ids_by_name: of live tables only, so that the name of a removed table can be used again.
         tablets_by_table: live tablets of each live table, in partition order.
-        replica_counts: live tablets by member of their config; servers with none are absent. The load that placement looks at.
+        replica_counts: live tablets by member of their config; servers with none are absent. The load that placement
+            looks at.
     """
 
     cluster: ClusterEntry | None = None
@@ -98,7 +100,9 @@ class CatalogState:
         """
         table_id = self.ids_by_name.get(name)
         if table_id is None:
-            raise KuduError(ErrorCode.TABLE_NOT_FOUND, f"there is no table {name[:256]!r}", details={"table_name": name[:256]})
+            raise KuduError(
+                ErrorCode.TABLE_NOT_FOUND, f"there is no table {name[:256]!r}", details={"table_name": name[:256]}
+            )
         return self.tables[table_id]
 
     def table_by_id(self, table_id: str) -> TableEntry:
@@ -111,7 +115,9 @@ class CatalogState:
         if entry is None or not entry.is_live:
             was = "" if entry is None else f" (it was {entry.name!r} and has been deleted)"
             raise KuduError(
-                ErrorCode.TABLE_NOT_FOUND, f"there is no table with id {table_id[:64]!r}{was}", details={"table_id": table_id[:64]}
+                ErrorCode.TABLE_NOT_FOUND,
+                f"there is no table with id {table_id[:64]!r}{was}",
+                details={"table_id": table_id[:64]},
             )
         return entry
 

@@ -68,8 +68,8 @@ def plan_create_table(
 
     Raises:
         KuduError: INVALID_ARGUMENT, INVALID_SCHEMA, TABLE_ALREADY_PRESENT, EVEN_REPLICATION_FACTOR,
-            ILLEGAL_REPLICATION_FACTOR, REPLICATION_FACTOR_TOO_HIGH, TOO_MANY_TABLETS; UNAVAILABLE (try later) if servers are
-            missing that may yet register.
+            ILLEGAL_REPLICATION_FACTOR, REPLICATION_FACTOR_TOO_HIGH, TOO_MANY_TABLETS; UNAVAILABLE (try later) if
+            servers are missing that may yet register.
     """
     _validate_names(request)
     request.schema.validate()
@@ -122,29 +122,30 @@ def plan_delete_table(state: CatalogState, table_id: TableId, *, note: str) -> C
     return CatalogChange(tablets, (table.moved_to(TableState.REMOVED, note),))
 
 
-def plan_replace_tablet(
+def plan_replace_tablets(
     state: CatalogState,
-    tablet_id: TabletId,
+    tablet_ids: Sequence[TabletId],
     *,
     servers: Servers,
     rng: RandomBits,
     note: str,
 ) -> CatalogChange:
-    """A new tablet, on servers chosen anew, in the place of one that never ran.
+    """New tablets, on servers chosen anew, in the place of those that never ran. Others are passed over.
 
     Nothing is lost by it: clients are not told where a CREATING tablet is.
 
     Raises:
-        KuduError: ILLEGAL_STATE if the tablet is no longer CREATING; REPLICATION_FACTOR_TOO_HIGH.
+        KuduError: REPLICATION_FACTOR_TOO_HIGH.
     """
-    old = state.tablets[tablet_id]
-    if old.state is not TabletState.CREATING:
-        raise KuduError(ErrorCode.ILLEGAL_STATE, f"tablet {tablet_id} is {old.state.value} and needs no replacement")
-    table = state.tables[old.table_id]
-    config = _place(servers.live, table.num_replicas, dict(state.replica_counts), rng)
-    new = _new_tablet(old.table_id, old.partition, config, rng)
-    replaced = old.moved_to(TabletState.REPLACED, f"{note}; replaced by {new.tablet_id}")
-    return CatalogChange((replaced, new))
+    loads = dict(state.replica_counts)
+    changed: list[TabletEntry] = []
+    for tablet_id in tablet_ids:
+        old = state.tablets[tablet_id]
+        if old.state is TabletState.CREATING:
+            config = _place(servers.live, state.tables[old.table_id].num_replicas, loads, rng)
+            new = _new_tablet(old.table_id, old.partition, config, rng)
+            changed += [old.moved_to(TabletState.REPLACED, f"{note}; replaced by {new.tablet_id}"), new]
+    return CatalogChange(tuple(changed))
 
 
 def _validate_names(request: NewTable) -> None:
@@ -155,15 +156,19 @@ def _validate_names(request: NewTable) -> None:
             f"a table name has 1 to {MAX_IDENTIFIER_BYTES} bytes and no NUL, not {size}: {request.name[:64]!r}",
         )
     if len(request.comment.encode()) > MAX_COMMENT_BYTES:
-        raise KuduError(ErrorCode.INVALID_ARGUMENT, f"table {request.name!r}: the comment is longer than {MAX_COMMENT_BYTES} bytes")
+        raise KuduError(
+            ErrorCode.INVALID_ARGUMENT, f"table {request.name!r}: the comment is longer than {MAX_COMMENT_BYTES} bytes"
+        )
     if len(request.owner.encode()) > MAX_IDENTIFIER_BYTES:
-        raise KuduError(ErrorCode.INVALID_ARGUMENT, f"table {request.name!r}: the owner is longer than {MAX_IDENTIFIER_BYTES} bytes")
+        raise KuduError(
+            ErrorCode.INVALID_ARGUMENT, f"table {request.name!r}: the owner is longer than {MAX_IDENTIFIER_BYTES} bytes"
+        )
 
 
 def _replication_factor(state: CatalogState, request: NewTable, servers: Servers, options: CatalogOptions) -> int:
     if request.num_replicas == 0:
-        # A server that is down, or that this master has not heard of since it started, still counts: a table must not get one
-        # replica because the cluster is having a bad minute.
+        # A server that is down, or that this master has not heard of since it started, still counts: a table must not
+        # get one replica because the cluster is having a bad minute.
         known = servers.known | state.replica_counts.keys()
         if len(known) >= options.default_num_replicas or servers.settling:
             return options.default_num_replicas
@@ -177,7 +182,8 @@ def _replication_factor(state: CatalogState, request: NewTable, servers: Servers
     if not 1 <= request.num_replicas <= options.max_num_replicas:
         raise KuduError(
             ErrorCode.ILLEGAL_REPLICATION_FACTOR,
-            f"table {request.name!r}: the replication factor is 1 to {options.max_num_replicas}, not {request.num_replicas}",
+            f"table {request.name!r}: the replication factor is 1 to {options.max_num_replicas},"
+            f" not {request.num_replicas}",
         )
     return request.num_replicas
 
@@ -201,14 +207,16 @@ def _require_servers(state: CatalogState, num_replicas: int, servers: Servers) -
 
 
 def _require_room(request: NewTable, num_replicas: int, servers: Servers, options: CatalogOptions) -> None:
-    tablets = math.prod(level.bucket_count for level in request.partition_schema.hash_levels) * max(1, len(request.ranges))
+    tablets = math.prod(level.bucket_count for level in request.partition_schema.hash_levels) * max(
+        1, len(request.ranges)
+    )
     replicas = tablets * num_replicas
     bound = options.max_create_tablets_per_ts * len(servers.live)
     if bound and replicas > bound:
         raise KuduError(
             ErrorCode.TOO_MANY_TABLETS,
-            f"table {request.name!r} would bring {replicas} replicas at once; {len(servers.live)} live tablet servers take"
-            f" {options.max_create_tablets_per_ts} each at most (max_create_tablets_per_ts), {bound} together;"
+            f"table {request.name!r} would bring {replicas} replicas at once; {len(servers.live)} live tablet servers"
+            f" take {options.max_create_tablets_per_ts} each at most (max_create_tablets_per_ts), {bound} together;"
             " use fewer partitions or replicas, or add range partitions later",
         )
 

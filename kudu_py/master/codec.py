@@ -1,0 +1,252 @@
+"""Catalog values to protobuf and back: the sys catalog's entries, and what heartbeats carry."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from kudu_py.common import wire
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.ids import ServerId, TableId, TabletId, is_id, require_id
+from kudu_py.consensus import codec as consensus_codec
+from kudu_py.consensus.core.model import MemberType, RaftConfig, Role
+from kudu_py.master.catalog.entries import ClusterEntry, TableEntry, TableState, TabletEntry, TabletState
+from kudu_py.master.catalog.report_ops import ReplicaState, ReportedReplica
+from kudu_py.master.catalog.table_ops import NewTable
+from kudu_py.master.ts_registry import Heartbeat, Registration, Report
+from kudu_py.pb import catalog_pb2, common_pb2, consensus_pb2, master_pb2, tserver_pb2
+
+_TABLE_STATE_TO_PB = {
+    TableState.RUNNING: master_pb2.TABLE_RUNNING,
+    TableState.ALTERING: master_pb2.TABLE_ALTERING,
+    TableState.REMOVED: master_pb2.TABLE_REMOVED,
+}
+_TABLE_STATE_FROM_PB = {number: state for state, number in _TABLE_STATE_TO_PB.items()}
+_TABLET_STATE_TO_PB = {
+    TabletState.CREATING: master_pb2.CREATING,
+    TabletState.RUNNING: master_pb2.RUNNING,
+    TabletState.REPLACED: master_pb2.REPLACED,
+    TabletState.DELETED: master_pb2.DELETED,
+}
+_TABLET_STATE_FROM_PB = {number: state for state, number in _TABLET_STATE_TO_PB.items()}
+_ROLE_FROM_PB = {consensus_codec.role_to_pb(role): role for role in Role}
+_MEMBER_TYPE_TO_PB = {MemberType.VOTER: consensus_pb2.VOTER, MemberType.PRE_VOTER: consensus_pb2.PRE_VOTER}
+_REPLICA_STATE_FROM_PB = {
+    tserver_pb2.NOT_STARTED: ReplicaState.STARTING,
+    tserver_pb2.BOOTSTRAPPING: ReplicaState.STARTING,
+    tserver_pb2.RUNNING: ReplicaState.RUNNING,
+    tserver_pb2.FAILED: ReplicaState.FAILED,
+    tserver_pb2.STOPPING: ReplicaState.STOPPED,
+    tserver_pb2.STOPPED: ReplicaState.STOPPED,
+}
+
+
+def table_state_to_pb(state: TableState) -> master_pb2.TableState.ValueType:
+    """A table's state for the wire."""
+    return _TABLE_STATE_TO_PB[state]
+
+
+def tablet_state_to_pb(state: TabletState) -> master_pb2.CatalogTabletState.ValueType:
+    """A tablet's state for the wire."""
+    return _TABLET_STATE_TO_PB[state]
+
+
+def member_type_to_pb(member_type: MemberType) -> consensus_pb2.MemberType.ValueType:
+    """A member type for the wire."""
+    return _MEMBER_TYPE_TO_PB[member_type]
+
+
+def encode_table(entry: TableEntry) -> bytes:
+    """A table for the sys catalog."""
+    return catalog_pb2.SysTableEntry(
+        name=entry.name,
+        state=_TABLE_STATE_TO_PB[entry.state],
+        schema=wire.schema_to_pb(entry.schema),
+        partition_schema=wire.partition_schema_to_pb(entry.partition_schema),
+        num_replicas=entry.num_replicas,
+        next_column_id=entry.next_column_id,
+        owner=entry.owner,
+        comment=entry.comment,
+        created_micros=entry.created_micros,
+        note=entry.note,
+    ).SerializeToString()
+
+
+def decode_table(table_id: str, encoded: bytes) -> TableEntry:
+    """A table from the sys catalog.
+
+    Raises:
+        KuduError: CORRUPTION that names it.
+    """
+    message = catalog_pb2.SysTableEntry()
+    with _naming(f"table {table_id}"):
+        message.ParseFromString(encoded)
+        return TableEntry(
+            table_id=TableId(require_id(table_id, "table id")),
+            name=message.name,
+            state=_TABLE_STATE_FROM_PB[message.state],
+            schema=wire.schema_from_pb(message.schema),
+            partition_schema=wire.partition_schema_from_pb(message.partition_schema),
+            num_replicas=message.num_replicas,
+            next_column_id=message.next_column_id,
+            owner=message.owner,
+            comment=message.comment,
+            created_micros=message.created_micros,
+            note=message.note,
+        )
+
+
+def encode_tablet(entry: TabletEntry) -> bytes:
+    """A tablet for the sys catalog."""
+    return catalog_pb2.SysTabletEntry(
+        table_id=entry.table_id,
+        partition=wire.partition_to_pb(entry.partition),
+        state=_TABLET_STATE_TO_PB[entry.state],
+        config=consensus_codec.config_to_pb(entry.config),
+        seen=entry.seen,
+        note=entry.note,
+    ).SerializeToString()
+
+
+def decode_tablet(tablet_id: str, encoded: bytes) -> TabletEntry:
+    """A tablet from the sys catalog.
+
+    Raises:
+        KuduError: CORRUPTION that names it.
+    """
+    message = catalog_pb2.SysTabletEntry()
+    with _naming(f"tablet {tablet_id}"):
+        message.ParseFromString(encoded)
+        return TabletEntry(
+            tablet_id=TabletId(require_id(tablet_id, "tablet id")),
+            table_id=TableId(message.table_id),
+            partition=wire.partition_from_pb(message.partition),
+            state=_TABLET_STATE_FROM_PB[message.state],
+            config=consensus_codec.config_from_pb(message.config),
+            seen=tuple(ServerId(uuid) for uuid in message.seen),
+            note=message.note,
+        )
+
+
+def encode_cluster(entry: ClusterEntry) -> bytes:
+    """The cluster for the sys catalog."""
+    return catalog_pb2.SysClusterEntry(
+        cluster_id=entry.cluster_id, created_micros=entry.created_micros
+    ).SerializeToString()
+
+
+def decode_cluster(encoded: bytes) -> ClusterEntry:
+    """The cluster from the sys catalog; raises as the others."""
+    message = catalog_pb2.SysClusterEntry()
+    with _naming("cluster"):
+        message.ParseFromString(encoded)
+        return ClusterEntry(message.cluster_id, message.created_micros)
+
+
+class _naming:
+    """Turns whatever goes wrong while an entry is read into CORRUPTION that names the entry."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DecodeError | KeyError | KuduError):
+            raise KuduError(
+                ErrorCode.CORRUPTION, f"the sys catalog's entry of {self._what} cannot be read: {error}"
+            ) from error
+
+
+def new_table_from_pb(request: master_pb2.CreateTableRequest) -> NewTable:
+    """What a caller of CreateTable asks for; raises as `wire` does for malformed parts."""
+    schema = wire.schema_from_pb(request.schema)
+    partition_schema = wire.partition_schema_from_pb(request.partition_schema)
+    return NewTable(
+        name=request.name,
+        schema=schema,
+        partition_schema=partition_schema,
+        ranges=tuple(wire.range_partition_from_pb(schema, partition_schema, r) for r in request.range_partitions),
+        num_replicas=request.num_replicas,
+        owner=request.owner,
+        comment=request.comment,
+    )
+
+
+def heartbeat_from_pb(request: master_pb2.TSHeartbeatRequest) -> Heartbeat:
+    """The part of a heartbeat that every master takes in.
+
+    Raises:
+        KuduError: INVALID_ARGUMENT if the uuid is malformed or a registration lacks the address.
+    """
+    registration = None
+    if request.HasField("registration"):
+        registration = _registration_from_pb(request.registration)
+    return Heartbeat(
+        ServerId(require_id(request.ts_uuid, "ts_uuid")),
+        request.instance_sequence,
+        registration,
+        request.live_tablet_count,
+        request.leader_count,
+    )
+
+
+def _registration_from_pb(message: common_pb2.ServerRegistration) -> Registration:
+    host, _, port = message.rpc_address.rpartition(":")
+    if not host or not port.isdigit():
+        raise KuduError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"a registration needs an rpc_address of the form host:port, not {message.rpc_address[:256]!r}",
+        )
+    return Registration(
+        message.rpc_address,
+        message.http_address,
+        message.software_version,
+        message.fault_domain,
+        message.start_time_micros,
+    )
+
+
+def report_from_pb(message: master_pb2.TabletReport) -> Report:
+    """The part of a heartbeat that the leader takes in.
+
+    Raises:
+        KuduError: INVALID_ARGUMENT or INVALID_CONFIG for malformed ids and configs.
+    """
+    return Report(
+        message.is_incremental,
+        message.sequence,
+        tuple(_replica_from_pb(replica) for replica in message.updated_tablets),
+        tuple(TabletId(require_id(tablet_id, "tablet_id")) for tablet_id in message.removed_tablet_ids),
+    )
+
+
+def _replica_from_pb(message: master_pb2.ReportedTablet) -> ReportedReplica:
+    consensus = message.consensus_state
+    return ReportedReplica(
+        tablet_id=TabletId(require_id(message.tablet_id, "tablet_id")),
+        state=_replica_state(message),
+        role=_ROLE_FROM_PB.get(consensus.role, Role.NON_PARTICIPANT),
+        term=consensus.term,
+        leader=ServerId(consensus.leader_uuid) if is_id(consensus.leader_uuid) else None,
+        committed_config=_config(consensus, "committed_config"),
+        pending_config=_config(consensus, "pending_config"),
+        last_op_id=wire.op_id_from_pb(consensus.last_op_id),
+        schema_version=message.schema_version,
+        error=message.error[:1024],
+        row_count=message.row_count,
+        on_disk_bytes=message.on_disk_bytes,
+    )
+
+
+def _replica_state(message: master_pb2.ReportedTablet) -> ReplicaState:
+    if message.data_state in (tserver_pb2.DELETED, tserver_pb2.DOES_NOT_EXIST):
+        return ReplicaState.TOMBSTONE
+    if message.data_state == tserver_pb2.COPYING:
+        return ReplicaState.STARTING
+    return _REPLICA_STATE_FROM_PB.get(message.state, ReplicaState.STARTING)
+
+
+def _config(message: consensus_pb2.ConsensusState, field: str) -> RaftConfig | None:
+    config: consensus_pb2.RaftConfig = getattr(message, field)
+    return consensus_codec.config_from_pb(config) if config.members else None
