@@ -75,7 +75,7 @@ def make_raft(
     options: RaftOptions | None = None,
     chance: float = 0.5,
 ) -> Raft:
-    """A replica as after a restart, with invariants checked at each step; `term` is that of its last entry if not given."""
+    """A replica as after a restart, invariants checked at each step; `term` is its last entry's if not given."""
     log = log or log_of(terms, committed=committed)
     return Raft(
         uuid=server(uuid),
@@ -115,7 +115,7 @@ def campaign(raft: Raft, now: float = 100.0) -> Output:
 
 
 def elect(raft: Raft, now: float = 100.0) -> Output:
-    """Makes the replica lead at `now + 50`; the output is that of winning, with the no-op and the messages that carry it."""
+    """Makes the replica lead at `now + 50`; the output is that of winning: the no-op and the messages with it."""
     campaign(raft, now)
     out = raft.step(now + 50.0, HardStateDurable(raft.hard_state))
     for voter in raft.active_config.voters:

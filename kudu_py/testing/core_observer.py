@@ -5,6 +5,7 @@ Each property is that of the Raft paper's figure 3, or of the dissertation's cha
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from kudu_py.common.ids import ServerId
@@ -24,6 +25,7 @@ class CoreObserver:
     def __init__(self, initial: RaftConfig) -> None:
         self.committed: list[OpId] = []
         self.leaders: dict[int, ServerId] = {}
+        self._commit_terms: list[int] = []
         self._entries: dict[OpId, tuple[OpId, LogEntry]] = {}
         self._configs: dict[OpId, RaftConfig] = {MIN_OP_ID: initial}
         self._votes: dict[tuple[ServerId, int], ServerId | None] = {}
@@ -31,7 +33,7 @@ class CoreObserver:
         self._commit_indexes: dict[ServerId, int] = {}
 
     def saw_append(self, uuid: ServerId, preceding: OpId, entry: LogEntry) -> None:
-        """Log matching: an OpId always stands for the same entry, after the same predecessor. Hence also for the same prefix."""
+        """Log matching: an OpId stands for the same entry after the same predecessor, hence for the same prefix."""
         known = self._entries.setdefault(entry.op_id, (preceding, entry))
         assert known == (preceding, entry), f"{uuid} has {entry} after {preceding}; elsewhere it is {known}"
         config = self._configs[preceding]
@@ -42,17 +44,24 @@ class CoreObserver:
         self._configs[entry.op_id] = config
 
     def saw_leader(self, uuid: ServerId, term: int, log: Sequence[LogEntry]) -> None:
-        """Election safety: one leader a term. Leader completeness: it has everything that was ever committed."""
+        """Election safety: one leader a term. Leader completeness: it has all that was committed in earlier terms.
+
+        A leader may win late, when others have moved on already; what was committed after its term it need not have.
+        """
         assert self.leaders.setdefault(term, uuid) == uuid, f"term {term} is led by {self.leaders[term]} and by {uuid}"
-        held = [entry.op_id for entry in log[: len(self.committed)]]
-        assert held == self.committed, (
-            f"{uuid} leads term {term} without a committed entry: {held} is not {self.committed}"
-        )
+        due = self.committed[: bisect_left(self._commit_terms, term)]
+        held = [entry.op_id for entry in log[: len(due)]]
+        assert held == due, f"{uuid} leads term {term} without a committed entry: {held} is not {due}"
 
     def saw_commit(
-        self, uuid: ServerId, index: int, log: Sequence[LogEntry], disks: Iterable[tuple[ServerId, Sequence[LogEntry]]]
+        self,
+        uuid: ServerId,
+        term: int,
+        index: int,
+        log: Sequence[LogEntry],
+        disks: Iterable[tuple[ServerId, Sequence[LogEntry]]],
     ) -> None:
-        """State machine safety: one OpId per committed index. Durability: it is on the disks of a majority when it is committed."""
+        """State machine safety: one OpId per committed index. Durability: a majority's disks hold it by then."""
         assert index > self._commit_indexes.get(uuid, 0), f"{uuid} commits {index} again"
         self._commit_indexes[uuid] = index
         for known, entry in zip(self.committed[:index], log[:index], strict=False):
@@ -67,6 +76,7 @@ class CoreObserver:
             if server in voters and len(disk) >= index and disk[index - 1].op_id == newest
         ]
         assert len(holders) >= majority(len(voters)), f"{uuid} commits {newest}, durable only on {holders} of {voters}"
+        self._commit_terms.extend([term] * (index - len(self.committed)))
         self.committed.extend(entry.op_id for entry in log[len(self.committed) : index])
 
     def saw_restart(self, uuid: ServerId, committed_index: int) -> None:

@@ -1,8 +1,8 @@
-"""`CoreRig`: the replicas of one group, joined by a fake link, over fake disks, on fake time; everything drawn from one seed.
+"""`CoreRig`: replicas of one group, joined by a fake link, over fake disks, on fake time, all drawn from one seed.
 
-It is the smallest driver that keeps the rules of `Output`, and it breaks everything a driver may meet: messages are lost, doubled
-and overtaken, writes lie in a queue and are lost in part by a crash, servers restart with what their disks hold. No event loop, so that
-hundreds of seeds run in seconds. `CoreObserver` watches.
+It is the smallest driver that keeps the rules of `Output`, and it breaks everything a driver may meet: messages are
+lost, doubled and overtaken, writes lie in a queue and are lost in part by a crash, servers restart with what their
+disks hold. No event loop, so that hundreds of seeds run in seconds. `CoreObserver` watches.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from kudu_py.common.ids import ServerId
@@ -78,7 +79,7 @@ class DiskImage:
     """What a server finds after a crash."""
 
     log: list[LogEntry] = field(default_factory=list)
-    hard_state: HardState = HardState(0, None)
+    hard_state: HardState = field(default_factory=lambda: HardState(0, None))
     config: RaftConfig | None = None
 
 
@@ -105,6 +106,7 @@ class RigServer:
         raft: None while the server is down.
         log: entries accepted, in memory.
         incarnation: counts the starts; what was sent to an earlier one is lost.
+        paused_until: when a stopped process goes on.
     """
 
     def __init__(self, rig: CoreRig, uuid: ServerId) -> None:
@@ -114,6 +116,7 @@ class RigServer:
         self.incarnation = 0
         self.raft: Raft | None = None
         self.log: list[LogEntry] = []
+        self.paused_until = 0.0
         self._forget()
 
     def _forget(self) -> None:
@@ -124,7 +127,6 @@ class RigServer:
         self.held: deque[tuple[int, int, Callable[[], None]]] = deque()
         self.waits: dict[int, Message] = {}
         self.reads: dict[int, int] = {}
-        self.durable_index = 0
         self.timer = 0
         self.last_token = 0
 
@@ -136,7 +138,6 @@ class RigServer:
         self._forget()
         self.incarnation += 1
         self.log = list(self.disk.log)
-        self.durable_index = len(self.log)
         if self.disk.config is None:
             self.disk.config = config
         runs: list[tuple[int, int]] = []
@@ -163,7 +164,7 @@ class RigServer:
         """
         assert self.raft is not None, f"{self.uuid} is down already"
         rng = self.rig.rng
-        known = rng.randint(0, min(self.raft.commit_index, self.durable_index))
+        known = rng.randint(0, min(self.raft.commit_index, self.raft.durable_index))
         for write in list(self.log_queue)[: rng.randint(0, len(self.log_queue))]:
             self._write_log(write)
         if self.log_queue and rng.random() < 0.5:
@@ -185,6 +186,7 @@ class RigServer:
         self.rig.trace(self.uuid, event, out)
         self._keep_metadata(out)
         self._keep_log(out)
+        self._check_durable()
         for message in out.send:
             self._send(message)
         for reply in out.replies:
@@ -194,20 +196,24 @@ class RigServer:
             self.rig.observer.saw_leader(self.uuid, out.role.term, self.log)
         if out.commit_to is not None:
             disks = [(server.uuid, server.disk.log) for server in self.rig.servers.values()]
-            self.rig.observer.saw_commit(self.uuid, out.commit_to, self.log, disks)
-            self.rig.later(0.0, self, lambda index=out.commit_to: self.step(RoundsApplied(index)))
+            self.rig.observer.saw_commit(self.uuid, self.raft.term, out.commit_to, self.log, disks)
+            self.rig.later(0.0, self, partial(self.step, RoundsApplied(out.commit_to)))
         for ready in out.reads_ready:
             self.rig.observer.saw_read(self.uuid, ready.index, self.reads.pop(ready.token))
             self.rig.reads_served += 1
         self._arm(out.deadline)
         return out
 
+    def ask(self, request: Callable[[RigServer], object]) -> None:
+        """A client's request reaches this server, now or once it goes on."""
+        self.rig.later(0.0, self, lambda: request(self))
+
     def propose(self) -> Output:
         """A client's write."""
         return self.step(EntryProposed(EntryKind.WRITE, self._token()))
 
     def read(self) -> Output:
-        """A client's linearizable read."""
+        """A client's linearizable read, which sees what is committed when it is asked for."""
         token = self._token()
         self.reads[token] = self.rig.observer.read_floor()
         return self.step(ReadIndexRequested(token))
@@ -264,7 +270,6 @@ class RigServer:
             return
         if out.truncate_after is not None:
             del self.log[out.truncate_after :]
-            self.durable_index = min(self.durable_index, out.truncate_after)
         for entry in out.append:
             preceding = self.log[-1].op_id if self.log else MIN_OP_ID
             assert entry.op_id.index == preceding.index + 1, f"{entry} does not follow {preceding}"
@@ -283,13 +288,18 @@ class RigServer:
         self.log_writes_done += len(group)
         if self.log_queue:
             self.rig.later(self.rig.sync_time(), self, self._log_synced)
-        else:
-            self.durable_index = len(self.log)
-        synced = self.disk.log[-1].op_id
-        if not self.log_queue or all(write.truncate_after is None for write in self.log_queue):
-            self.durable_index = synced.index
-        self.step(EntriesDurable(synced))
+        self.step(EntriesDurable(self.disk.log[-1].op_id))
         self._release()
+
+    def _check_durable(self) -> None:
+        """What the machine believes durable is on the disk, and no write under way will take it away."""
+        assert self.raft is not None, f"{self.uuid} is down"
+        index = self.raft.durable_index
+        assert self.disk.log[:index] == self.log[:index], f"{self.uuid} believes {index} durable; {self.rig.describe()}"
+        for write in self.log_queue:
+            assert write.truncate_after is None or write.truncate_after >= index, (
+                f"{self.uuid} cuts durable entries: {write}"
+            )
 
     def _write_log(self, write: LogWrite) -> None:
         if write.truncate_after is not None:
@@ -298,9 +308,9 @@ class RigServer:
 
     def _hold(self, out: Output) -> None:
         for message in out.send_after_durable:
-            self._hold_one(lambda message=message: self._send(message))
+            self._hold_one(partial(self._send, message))
         for reply in out.replies_after_durable:
-            self._hold_one(lambda reply=reply: self._answer(reply))
+            self._hold_one(partial(self._answer, reply))
         self._release()
 
     def _hold_one(self, action: Callable[[], None]) -> None:
@@ -379,7 +389,7 @@ class RigServer:
         self.rig.deliver(self, sender, lambda: answer, incarnation)
 
     def _durable_prefix(self, reply: AppendReply) -> int:
-        """How far the disk holds what is acknowledged; a claim on entries that were overwritten since proves nothing."""
+        """How far the disk holds what is acknowledged; a claim on overwritten entries proves nothing."""
         op_id, log = reply.last_received, self.disk.log
         if op_id.index == 0:
             return 0
@@ -435,8 +445,15 @@ class CoreRig:
 
     def later(self, delay_s: float, server: RigServer, action: Callable[[], object]) -> None:
         """Does this at a later time, unless the server has crashed by then."""
+        self._push(self.now + delay_s, server, server.incarnation, action)
+
+    def _push(self, at: float, server: RigServer, incarnation: int, action: Callable[[], object]) -> None:
         self._order += 1
-        heapq.heappush(self._heap, (self.now + delay_s, self._order, server, server.incarnation, action))
+        heapq.heappush(self._heap, (at, self._order, server, incarnation, action))
+
+    def pause(self, uuid: ServerId, seconds: float) -> None:
+        """Stops a process for a while, without its knowing (SIGSTOP)."""
+        self.servers[uuid].paused_until = self.now + seconds
 
     def run(self, seconds: float) -> None:
         """Lets so much time pass."""
@@ -444,7 +461,10 @@ class CoreRig:
         while self._heap and self._heap[0][0] <= end:
             at, _, server, incarnation, action = heapq.heappop(self._heap)
             self.now = max(self.now, at)
-            if server.raft is not None and server.incarnation == incarnation:
+            if server.paused_until > self.now:
+                # All that waits for a process that was stopped reaches it at once, in no particular order.
+                self._push(server.paused_until + self.rng.random() * 0.001, server, incarnation, action)
+            elif server.raft is not None and server.incarnation == incarnation:
                 action()
         self.now = end
 

@@ -145,6 +145,11 @@ class Raft:
         return self._state.log.durable_index
 
     @property
+    def committed_op_id(self) -> OpId:
+        """The last entry known to be committed."""
+        return self._state.log.op_id_at(self._state.log.committed_index)
+
+    @property
     def last_op_id(self) -> OpId:
         """The last entry accepted into the log, durable or not."""
         return self._state.log.last

@@ -128,6 +128,8 @@ def append_own(state: ReplicaState, now: float, kind: EntryKind, out: Output, co
         adopt(state, now, out, config)
     for row in state.progress.values():
         send_entries(state, now, row, out)
+    if config is not None:
+        confirm_reads(state, now, out)  # whoever it waited for may just have been removed
     return op_id
 
 

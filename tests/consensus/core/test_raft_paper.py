@@ -1,7 +1,7 @@
 """The paper as a test plan: one test per sentence, quoted loosely, with its section.
 
-Sections without a prefix are those of "In Search of an Understandable Consensus Algorithm (Extended Version)"; "D" are those of
-Ongaro's dissertation.
+Sections without a prefix are those of "In Search of an Understandable Consensus Algorithm (Extended Version)"; "D"
+are those of Ongaro's dissertation.
 """
 
 import pytest
@@ -348,11 +348,10 @@ class TestSafety:
         raft = make_raft(config=config_of("abcde"), terms=[1, 2], term=3, committed=1)
         out = elect(raft)
         sync(raft, 150.0)
-        for follower in (B, C):
-            assert acknowledge(raft, 150.0, appends(out)[follower], last=(2, 2)).commit_to is None
-        again = appends(raft.step(150.3, ClockAdvanced()))
-        assert acknowledge(raft, 150.3, again[B]).commit_to is None
-        assert acknowledge(raft, 150.3, again[C]).commit_to == 3
+        older = [acknowledge(raft, 150.0, appends(out)[follower], last=(2, 2)) for follower in (B, C)]
+        assert [answer.commit_to for answer in older] == [None, None]
+        own = [acknowledge(raft, 150.0, appends(answer)[to]) for to, answer in zip((B, C), older, strict=True)]
+        assert [answer.commit_to for answer in own] == [None, 3]
 
     def test_the_commit_index_never_goes_back(self):
         raft = make_raft(terms=[1, 1, 1], committed=3)

@@ -1,4 +1,9 @@
-"""Groups of three and five under random faults, one seed each: the observer asserts safety at every step, the end asserts liveness."""
+"""Groups of three and five under random faults, one seed each.
+
+The observer asserts safety at every step; the end of each run asserts liveness.
+"""
+
+from functools import partial
 
 import pytest
 
@@ -13,7 +18,7 @@ def heal_and_converge(rig: CoreRig) -> None:
     for server in rig.servers.values():
         if server.raft is None:
             server.start(rig.config)
-    rig.run(2.0)  # whatever was under way, such as a handover
+    rig.run(5.0)  # whatever was under way, such as a handover
     rig.run_until(lambda: bool(rig.leaders) and rig.leader.raft.has_committed_in_own_term, 8.0)
     assert rig.leader.propose().accepted, rig.describe()
     target = rig.leader.raft.last_op_id.index
@@ -40,12 +45,14 @@ def disturb(rig: CoreRig, known: dict[str, int], *, config_changes: bool) -> Non
     elif dice < 0.55:
         for leader in rig.leaders:
             for _ in range(rng.randint(1, 4)):
-                leader.propose()
+                leader.ask(RigServer.propose)
     elif dice < 0.70:
         for leader in rig.leaders:
-            leader.read()
-    elif dice < 0.78:
+            leader.ask(RigServer.read)
+    elif dice < 0.75:
         known[server.uuid] = server.crash()
+    elif dice < 0.80:
+        rig.pause(server.uuid, rng.random() * 4.0)
     elif dice < 0.84:
         if rng.random() < 0.5:
             rig.isolate(server.uuid)
@@ -56,10 +63,11 @@ def disturb(rig: CoreRig, known: dict[str, int], *, config_changes: bool) -> Non
         rig.heal()
     elif dice < 0.95:
         for leader in rig.leaders:
-            leader.step_down()
+            leader.ask(RigServer.step_down)
     elif config_changes:
         for leader in rig.leaders:
-            leader.change_config(_changed(rig, leader), leader.raft.committed_config.config_index)
+            new, expected = _changed(rig, leader), leader.raft.committed_config.config_index
+            leader.ask(partial(RigServer.change_config, new=new, expected_config_index=expected))
 
 
 def _changed(rig: CoreRig, leader: RigServer) -> RaftConfig:
