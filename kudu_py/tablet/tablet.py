@@ -1,0 +1,453 @@
+"""`Tablet`: the rows of one tablet; applies batches, scans snapshots, flushes and compacts.
+
+Synchronous and deterministic: batches are applied in log order, on every replica alike, by the loop's thread. Everything
+that takes time is a plan made here from frozen state, run elsewhere, and published here:
+
+    plan = tablet.begin_flush(op_id)           loop: freezes, some microseconds
+    result = plan.run(disk)                    disk thread: writes and syncs new files
+    records = tablet.records_after(result)     loop: what the superblock must say
+    ... the superblock is written ...
+    removed = tablet.finish(result)            loop: swaps; `removed` may be unlinked (scans keep what they have mapped)
+
+Between `records_after` and `finish` no other change of the tablet's files may be published: the caller does one at a time.
+A flush and a compaction may run at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.hybrid_time import HybridTime
+from kudu_py.common.key_encoding import U64, Bools, I64, KeyBatch
+from kudu_py.common.opid import OpId
+from kudu_py.common.row_batch import RowBatch
+from kudu_py.common.schema import Schema
+from kudu_py.env.disk import Disk
+from kudu_py.tablet import row_effects, scan as scanning
+from kudu_py.tablet.delta_layer import DeltaLayer
+from kudu_py.tablet.deltas import DeltaBlock, DeltaLog, deletes_of, updates_of
+from kudu_py.tablet.diskrowset import DiskRowSet, DiskRowSetSource
+from kudu_py.tablet.flush import FlushPlan, FlushResult
+from kudu_py.tablet.key_index import KeyIndex, runs_by_size
+from kudu_py.tablet.digest import digest_of
+from kudu_py.tablet.key_index_cold import MAX_ROW_SPAN, KeyRun
+from kudu_py.tablet.memrowset import MemRowSet
+from kudu_py.tablet.memrowset_source import MemRowSetSource
+from kudu_py.tablet.records import FileRecord, RowSetRecord, TabletRecords
+from kudu_py.tablet.row_effects import RowEffects
+from kudu_py.tablet.row_locations import RowLocations
+from kudu_py.tablet.rowset import RowSource
+from kudu_py.tablet.scan_spec import ScanSpec
+from kudu_py.tablet.write_result import WriteResult
+
+
+@dataclass(frozen=True, slots=True)
+class TabletOptions:
+    """Bounds of one tablet.
+
+    Attributes:
+        flush_bytes: memory at which the tablet wants to be flushed.
+    """
+
+    flush_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        if self.flush_bytes < 1:
+            raise KuduError(ErrorCode.CONFIGURATION_ERROR, f"flush_bytes is at least 1, not {self.flush_bytes}")
+
+
+class Tablet:
+    """The rows of one tablet. All methods are for the loop's thread; a scan's iterator may be used from another one."""
+
+    def __init__(self, *, schema: Schema, options: TabletOptions, directory: str, records: TabletRecords) -> None:
+        self._schema = schema
+        self._options = options
+        self._directory = directory
+        self._records = records
+        self._next_row_id = records.next_row_id
+        self._next_block_id = records.next_block_id
+        self._live_rows = records.live_rows
+        self._op_id = records.op_id
+        self._timestamp: int = records.timestamp
+        self._max_key: tuple[int, ...] | None = records.max_key or None
+        self._added = {column.column_id: column for column in records.added_columns}
+        self._active = MemRowSet(schema, self._next_row_id)
+        self._log = DeltaLog()
+        self._frozen: tuple[MemRowSet, ...] = ()
+        self._frozen_log: DeltaLog | None = None
+        self._index = KeyIndex(self._active)
+        self._rowsets: tuple[DiskRowSet, ...] = ()
+        self._layers: dict[int, DeltaLayer] = {}
+        self._flushing = False
+        self._pending: tuple[object, TabletRecords] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        schema: Schema,
+        options: TabletOptions,
+        directory: str,
+        disk: Disk,
+        records: TabletRecords = TabletRecords(),
+    ) -> Tablet:
+        """Opens a checkpoint (or an empty tablet). Blocks on the disk; reads headers, filters and which rows are deleted.
+
+        Raises:
+            KuduError: CORRUPTION that names a damaged file; INVALID_SCHEMA if the schema has no column ids.
+            OSError: a file is missing or cannot be read.
+        """
+        tablet = cls(schema=require_column_ids(schema), options=options, directory=directory, records=records)
+        tablet._layers = {r.layer_id: DeltaLayer(disk, directory, r) for r in records.delta_layers}
+        tablet._rowsets = tuple(
+            DiskRowSet.open(disk, directory, record, schema, tablet._layers) for record in records.rowsets
+        )
+        tablet._index.runs = runs_by_size([KeyRun(disk, directory, record) for record in records.key_runs])
+        tablet._index.locations = RowLocations(tablet._rowsets)
+        for layer in tablet._layers.values():
+            tablet._index.dead.add(layer.deleted_row_ids())
+        return tablet
+
+    # -- facts ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema:
+        """The current schema."""
+        return self._schema
+
+    @property
+    def row_count(self) -> int:
+        """Rows that are live now."""
+        return self._live_rows
+
+    @property
+    def applied_op_id(self) -> OpId:
+        """The last operation given to `apply` or `alter_schema`, or the checkpoint's."""
+        return self._op_id
+
+    @property
+    def applied_timestamp(self) -> HybridTime:
+        """The timestamp of the last applied batch."""
+        return HybridTime(self._timestamp)
+
+    @property
+    def records(self) -> TabletRecords:
+        """The published checkpoint."""
+        return self._records
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that a flush would free once it is finished: rows, deltas and hot index, frozen ones included."""
+        size = self._active.memory_bytes + self._log.memory_bytes
+        size += sum(memrowset.memory_bytes for memrowset in self._frozen)
+        return size if self._frozen_log is None else size + self._frozen_log.memory_bytes
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Memory that the next flush would write: what came since the last freeze."""
+        return self._active.memory_bytes + self._log.memory_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that stays however often the tablet is flushed: filters and marks of deleted rows."""
+        return self._index.memory_bytes
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether the memory bound is reached and no flush is under way."""
+        return not self._flushing and self.unflushed_bytes >= self._options.flush_bytes
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether there is anything that is not in the checkpoint's files."""
+        return bool(self._active.rows or self._log.rows or self._frozen or self._frozen_log)
+
+    @property
+    def on_disk_bytes(self) -> int:
+        """Size of the checkpoint's files."""
+        return sum(file.size_bytes for file in self._records.files)
+
+    # -- writes --------------------------------------------------------------------------------------------------------
+
+    def apply(self, batch: RowBatch, timestamp: HybridTime, op_id: OpId) -> WriteResult:
+        """Applies a validated batch: each row by its operation, rows of one key in order.
+
+        The same log gives the same rows and results on every replica. Timestamps and OpIds never go back. Never raises
+        because of data.
+
+        Raises:
+            KuduError: CORRUPTION if a key that must be compared cannot be read from disk any more.
+        """
+        assert timestamp >= self._timestamp, (timestamp, self._timestamp)
+        assert op_id.index > self._op_id.index, (op_id, self._op_id)
+        batch = self._adopt(batch)
+        keys = KeyBatch.of(batch.schema, batch.rows.columns)
+        single = batch.single_operation
+        if single is not None and row_effects.INSERTS[single] and self._above_all(keys):
+            # Keys that only rise are the commonest bulk load: above every key ever seen, they need no search.
+            effects = row_effects.of_distinct(batch.operations, single, np.full(keys.rows, -1, np.int64))
+            hashes = keys.hashes()
+        else:
+            hashes = keys.hashes()
+            existing = self._index.find(hashes, keys)
+            groups = row_effects.equal_key_groups(hashes, keys) if keys.rows > 1 else None
+            if groups is None:
+                effects = row_effects.of_distinct(batch.operations, single, existing)
+            else:
+                effects = row_effects.of_repeated(batch.operations, existing, groups, self._next_row_id)
+        if len(effects.deletes):
+            # Before the inserts: a key may leave and come back within the batch. (Rows that come and leave are not indexed.)
+            known = effects.delete_ids < self._next_row_id
+            self._index.remove(hashes[effects.deletes[known]], effects.delete_ids[known])
+        if len(effects.inserts):
+            self._insert(batch, keys, hashes, effects, timestamp)
+        if len(effects.updates):
+            self._log.append(updates_of(batch, effects.updates, effects.update_ids, timestamp))
+        if len(effects.deletes):
+            self._log.append(deletes_of(effects.delete_ids, timestamp))
+        self._live_rows += len(effects.inserts) - len(effects.deletes)
+        self._timestamp = timestamp
+        self._op_id = op_id
+        return WriteResult(effects.errors, len(effects.inserts), len(effects.updates), len(effects.deletes))
+
+    def _above_all(self, keys: KeyBatch) -> bool:
+        ordinal = keys.ordinal(0)
+        if ordinal is None or not (self._max_key is None or ordinal > self._max_key):
+            return False
+        return keys.ascending()
+
+    def _insert(self, batch: RowBatch, keys: KeyBatch, hashes: U64, effects: RowEffects, timestamp: int) -> None:
+        rows = effects.inserts
+        columns = inserted_columns(batch, None if len(rows) == batch.row_count else rows)
+        if len(rows) < batch.row_count:
+            keys = KeyBatch.of(batch.schema, columns)
+            hashes = hashes[rows]
+        positions = np.arange(self._active.rows, self._active.rows + len(rows), dtype=np.int64)
+        self._active.append(batch.schema, columns, keys, timestamp)
+        if effects.indexed is not None:
+            hashes, positions = hashes[effects.indexed], positions[effects.indexed]
+        self._active.index.insert(hashes, positions)
+        self._next_row_id += len(rows)
+        largest = keys.largest()
+        if largest is not None and (self._max_key is None or largest > self._max_key):
+            self._max_key = largest
+
+    def _adopt(self, batch: RowBatch) -> RowBatch:
+        """The batch under this tablet's schema object, if that is the same schema: chunks of one schema can be joined."""
+        if batch.schema is self._schema:
+            return batch
+        if batch.schema == self._schema:
+            return dataclasses.replace(batch, schema=self._schema)
+        require_column_ids(batch.schema)
+        return batch
+
+    def alter_schema(self, schema: Schema, op_id: OpId) -> None:
+        """Takes a new schema at its place in the log. Rows older than an added column read its default of now.
+
+        Raises:
+            KuduError: INVALID_SCHEMA if the primary key is another one or a column changed its type.
+        """
+        require_column_ids(schema)
+        old = {column.column_id: column for column in self._schema.columns}
+        keys = [column.column_id for column in self._schema.key_columns]
+        if [column.column_id for column in schema.key_columns] != keys:
+            raise KuduError(ErrorCode.INVALID_SCHEMA, "the primary key of a table cannot be altered")
+        for column in schema.columns:
+            before = old.get(column.column_id)
+            if before is None:
+                self._added.setdefault(column.column_id, column)
+            elif before.arrow_type != column.arrow_type:
+                raise KuduError(ErrorCode.INVALID_SCHEMA, f"column {column.name!r} cannot change its type")
+        self._schema = schema
+        self._op_id = op_id
+
+    # -- reads ---------------------------------------------------------------------------------------------------------
+
+    def scan(self, spec: ScanSpec) -> Iterator[pa.RecordBatch]:
+        """The rows of a snapshot, checked and pinned now; batches are made as the iterator is asked for them.
+
+        The timestamp must be safe: no write at or below it may be applied later. The iterator reads frozen state only, so it
+        may be driven by another thread, and flush, compaction and removal of files go on meanwhile. Its batches' schema is
+        the projection's.
+
+        Raises:
+            KuduError: COLUMN_NOT_FOUND, INVALID_ARGUMENT or INVALID_SCAN_SPEC for a request that does not fit the schema;
+                INVALID_SNAPSHOT if history before the timestamp has been dropped. While iterating: CORRUPTION.
+        """
+        if spec.timestamp < self._records.history_start:
+            raise KuduError(
+                ErrorCode.INVALID_SNAPSHOT,
+                f"snapshot {spec.timestamp} lies before {self._records.history_start}, where this tablet's history begins",
+            )
+        defaults = {column_id: column.default for column_id, column in self._added.items()}
+        bound = scanning.bind(self._schema, spec, defaults)
+        return scanning.scan(self._sources(), bound)
+
+    def digest(self, timestamp: HybridTime) -> int:
+        """A checksum of the rows at a snapshot: equal on all replicas, whatever their files look like. Reads everything."""
+        spec = ScanSpec(columns=self._schema.names, timestamp=timestamp)
+        return digest_of(self._schema, self.scan(spec))
+
+    def _sources(self) -> list[RowSource]:
+        newer: tuple[DeltaBlock, ...] = self._log.blocks
+        if self._frozen_log is not None:
+            newer = self._frozen_log.blocks + newer
+        sources: list[RowSource] = [DiskRowSetSource(rowset, newer) for rowset in self._rowsets]
+        sources.extend(MemRowSetSource(memrowset, newer) for memrowset in self._frozen)
+        if self._active.rows:
+            sources.append(MemRowSetSource(self._active, newer))
+        return sources
+
+    # -- flush ---------------------------------------------------------------------------------------------------------
+
+    def begin_flush(self, op_id: OpId | None = None) -> FlushPlan:
+        """Freezes everything in memory as the state at `op_id` (by default the last applied operation).
+
+        The caller has applied everything up to `op_id` and nothing after it. One flush at a time.
+        """
+        assert not self._flushing, "a flush is under way"
+        self._flushing = True
+        frozen, log = self._active, self._log
+        checkpoint = dataclasses.replace(
+            self._records,
+            op_id=self._op_id if op_id is None else op_id,
+            timestamp=HybridTime(self._timestamp),
+            next_row_id=self._next_row_id,
+            live_rows=self._live_rows,
+            max_key=self._max_key or (),
+            added_columns=tuple(self._added.values()),
+        )
+        plan = FlushPlan(
+            directory=self._directory,
+            schema=self._schema,
+            read_defaults={column_id: column.default for column_id, column in self._added.items()},
+            memrowset=frozen,
+            deltas=log.blocks,
+            block_ids=self._block_ids(2 + -(-frozen.rows // MAX_ROW_SPAN)),
+            checkpoint=checkpoint,
+        )
+        if frozen.rows:
+            self._frozen = (frozen,)
+            self._active = MemRowSet(self._schema, self._next_row_id, min(frozen.rows // 2, 1 << 20))
+            self._index.active = self._active
+            self._index.frozen = self._frozen
+        if log.rows:
+            self._frozen_log = log
+            self._log = DeltaLog()
+        return plan
+
+    def records_after(self, result: FlushResult) -> TabletRecords:
+        """What the superblock must say before `finish(result)`."""
+        records = self._after_flush(result)
+        self._pending = (result, records)
+        return records
+
+    def finish(self, result: FlushResult) -> tuple[FileRecord, ...]:
+        """Publishes what `records_after` told, once the superblock is durable; the files that are no longer named."""
+        assert self._pending is not None, "records_after comes before finish"
+        pending, records = self._pending
+        assert pending is result, "another change was published since records_after"
+        self._pending = None
+        self._finish_flush(result, records)
+        return self._publish(records)
+
+    def _after_flush(self, result: FlushResult) -> TabletRecords:
+        rowsets = [rowset.record for rowset in self._rowsets]
+        if result.rowset is not None:
+            rowsets.append(result.rowset.record)
+        layers = self._records.delta_layers
+        layer = result.layer
+        if layer is not None:
+            rowsets = [with_redo(record, layer) for record in rowsets]
+            layers = (*layers, layer.record)
+        return dataclasses.replace(
+            result.checkpoint,
+            history_start=self._records.history_start,
+            next_block_id=self._next_block_id,
+            rowsets=tuple(sorted(rowsets, key=lambda record: record.row_ids[0].first)),
+            delta_layers=layers,
+            key_runs=self._records.key_runs + tuple(run.record for run in result.runs),
+        )
+
+    def _finish_flush(self, result: FlushResult, records: TabletRecords) -> None:
+        if result.layer is not None:
+            self._layers[result.layer.record.layer_id] = result.layer
+        open_rowsets = {rowset.record.rowset_id: rowset for rowset in self._rowsets}
+        if result.rowset is not None:
+            open_rowsets[result.rowset.record.rowset_id] = result.rowset
+        self._set_rowsets(records, open_rowsets)
+        self._index.runs = runs_by_size([*self._index.runs, *result.runs])
+        self._frozen = ()
+        self._index.frozen = ()
+        self._frozen_log = None
+        self._flushing = False
+
+    def _set_rowsets(self, records: TabletRecords, open_rowsets: dict[int, DiskRowSet]) -> None:
+        rowsets = []
+        for record in records.rowsets:
+            rowset = open_rowsets[record.rowset_id]
+            rowsets.append(rowset if rowset.record == record else rowset.with_record(record, self._layers))
+        self._rowsets = tuple(rowsets)
+        self._index.locations = RowLocations(self._rowsets)
+
+    def _publish(self, records: TabletRecords) -> tuple[FileRecord, ...]:
+        kept = {file.name for file in records.files}
+        removed = tuple(file for file in self._records.files if file.name not in kept)
+        self._records = records
+        named = {layer.layer_id for layer in records.delta_layers}
+        self._layers = {layer_id: layer for layer_id, layer in self._layers.items() if layer_id in named}
+        return removed
+
+    def _block_ids(self, count: int) -> range:
+        first = self._next_block_id
+        self._next_block_id += count
+        return range(first, first + count)
+
+
+def with_redo(record: RowSetRecord, layer: DeltaLayer) -> RowSetRecord:
+    """The record of a rowset after a flush that wrote `layer`."""
+    if not layer.concerns(record.row_ids):
+        return record
+    return dataclasses.replace(record, redo_layers=(*record.redo_layers, layer.record.layer_id))
+
+
+def inserted_columns(batch: RowBatch, rows: I64 | None) -> list[pa.Array]:
+    """All columns of the schema for rows that are inserted (None: all of the batch), defaults where a row sets nothing."""
+    n = batch.row_count if rows is None else len(rows)
+    indices = None if rows is None else pa.array(rows)
+    carried = {position: k for k, position in enumerate(batch.positions)}
+    columns = []
+    for i, column in enumerate(batch.schema.columns):
+        default = pa.scalar(column.default, column.arrow_type)
+        k = carried.get(i)
+        if k is None:
+            columns.append(pa.repeat(default, n))
+            continue
+        cells = batch.rows.column(k)
+        if indices is not None:
+            cells = cells.take(indices)
+        if batch.unset is not None and i >= batch.schema.key_count:
+            unset: Bools = batch.unset[:, k] if rows is None else batch.unset[rows, k]
+            if unset.any():
+                cells = pc.if_else(pa.array(unset), default, cells)
+        columns.append(cells)
+    return columns
+
+
+def require_column_ids(schema: Schema) -> Schema:
+    """`schema` itself, if its columns have ids.
+
+    Raises:
+        KuduError: INVALID_SCHEMA; storage knows columns by id, so that renaming one changes no file.
+    """
+    ids = {column.column_id for column in schema.columns}
+    if len(ids) != len(schema.columns) or min(ids) < 0:
+        raise KuduError(ErrorCode.INVALID_SCHEMA, "a tablet's schema has a column id per column, at least 0, all different")
+    return schema
