@@ -1,0 +1,162 @@
+"""`Applier`: gives committed entries to the state machine, in log order, without holding the loop up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from kudu_py.common.opid import OpId
+from kudu_py.consensus.codec import decode_record
+from kudu_py.consensus.entry import Entry
+from kudu_py.consensus.rounds import Rounds
+from kudu_py.env.clock import Clock
+from kudu_py.wal.log import Log
+
+
+class StateMachine(Protocol):
+    """What a replicated log drives."""
+
+    def apply(self, entry: Entry) -> object:
+        """Carries out one committed entry, of whatever kind. Its result goes to whoever proposed it.
+
+        Synchronous, deterministic, in log order, each entry once. An exception ends the replica: the others carry the
+        same entry out, and this one must not go on without it.
+        """
+
+
+class Applier:
+    """The way of entries from the log into the state machine.
+
+    Entries are kept in memory between append and apply, up to a bound; those above it and those found in the log at a
+    start are read from the log again. Invariant: ``applied_index <= committed_index``.
+
+    Attributes:
+        applied_index: the last entry applied.
+        committed_index: the last entry that may be.
+        kept_bytes: of the entries in memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        state_machine: StateMachine,
+        log: Log,
+        clock: Clock,
+        rounds: Rounds,
+        applied_index: int,
+        slice_s: float,
+        kept_bytes_max: int,
+        on_applied: Callable[[Entry], None],
+        on_slice: Callable[[int], None],
+        on_failure: Callable[[BaseException], None],
+        spawn: Callable[[Coroutine[object, object, None], str], None],
+    ) -> None:
+        """An applier that holds nothing yet.
+
+        Args:
+            slice_s: after so long the loop gets its turn, so that heartbeats are not starved.
+            on_applied: told of each entry. on_slice: told of the last index of each slice.
+            on_failure: told, once, that an entry could not be applied.
+            spawn: owns the task that reads from the log.
+        """
+        self._state_machine, self._log, self._clock, self._rounds = state_machine, log, clock, rounds
+        self._slice_s, self._kept_bytes_max = slice_s, kept_bytes_max
+        self._on_applied, self._on_slice, self._on_failure, self._spawn = on_applied, on_slice, on_failure, spawn
+        self._loop = asyncio.get_running_loop()
+        self._kept: dict[int, Entry] = {}
+        self._is_scheduled = False
+        self._is_loading = False
+        self._is_stopped = False
+        self.applied_index = self.committed_index = applied_index
+        self.kept_bytes = 0
+
+    def keep(self, entry: Entry) -> None:
+        """An entry was appended; it will be wanted soon."""
+        size = len(entry.record)
+        if self.kept_bytes + size <= self._kept_bytes_max:
+            self._kept[entry.op_id.index] = entry
+            self.kept_bytes += size
+
+    def drop_after(self, index: int) -> None:
+        """Entries above `index` were overwritten."""
+        assert index >= self.committed_index, f"committed entries after {index} cannot be overwritten"
+        for dropped in [kept for kept in self._kept if kept > index]:
+            self.kept_bytes -= len(self._kept.pop(dropped).record)
+
+    def kept(self, index: int) -> Entry | None:
+        """The entry at `index` if it waits in memory."""
+        return self._kept.get(index)
+
+    def commit_to(self, index: int) -> None:
+        """Everything up to `index` may be applied; it will be, after what is ready to leave has left."""
+        assert index >= self.committed_index, f"commit index fell from {self.committed_index} to {index}"
+        self.committed_index = index
+        self._schedule()
+
+    def stop(self) -> None:
+        """Applies nothing any more."""
+        self._is_stopped = True
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled and not self._is_loading:
+            self._is_scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        if self._is_stopped:
+            return
+        first = self.applied_index
+        until = self._clock.monotonic() + self._slice_s
+        try:
+            while self.applied_index < self.committed_index:
+                entry = self._kept.pop(self.applied_index + 1, None)
+                if entry is None:
+                    self._load()
+                    break
+                self.kept_bytes -= len(entry.record)
+                self._apply(entry)
+                if self._clock.monotonic() >= until and self.applied_index < self.committed_index:
+                    self._schedule()
+                    break
+        except Exception as error:
+            self.stop()
+            self._on_failure(error)
+            return
+        if self.applied_index > first:
+            self._on_slice(self.applied_index)
+
+    def _apply(self, entry: Entry) -> None:
+        result = self._state_machine.apply(entry)
+        self.applied_index = entry.op_id.index
+        self._on_applied(entry)
+        self._rounds.resolve(entry.op_id, result)
+
+    def _load(self) -> None:
+        self._is_loading = True
+        self._spawn(self._read(), "read committed entries")
+
+    async def _read(self) -> None:
+        first = self.applied_index + 1
+        last = min([index for index in self._kept if index > first], default=self.committed_index + 1) - 1
+        try:
+            # At least one entry, however large; and no more than memory was granted.
+            records = await self._log.read(first, min(last, self.committed_index), max(1, self._kept_bytes_max // 4))
+            expected: OpId | None = None
+            for record in records:
+                entry = decode_record(record.payload)
+                assert entry.op_id.index == (first if expected is None else expected.index + 1), (
+                    f"the log gave {entry.op_id} when it was asked for {first}"
+                )
+                expected = entry.op_id
+                self._kept[entry.op_id.index] = entry
+                self.kept_bytes += len(entry.record)
+        except Exception as error:
+            if not self._is_stopped:
+                self.stop()
+                self._on_failure(error)
+            return
+        finally:
+            self._is_loading = False
+        self._schedule()

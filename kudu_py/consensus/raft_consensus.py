@@ -1,0 +1,1058 @@
+"""`RaftConsensus`: feeds events to the machine, performs its outputs, owns the timer and the waiting rounds.
+
+There is one door, `_step`, and it is synchronous: no `await` stands between a fact and its consequences, so there is no
+lock. The order in which an output is performed, and why:
+
+ 1. Rounds that were overwritten fail before others take their indexes.
+ 2. The log is cut before it is appended to. Entries are handed to the log and to the applier in one breath, so that the
+    two never disagree about what an index means.
+ 3. Term and vote go to the disk beside them; the files are different and do not wait for each other.
+ 4. What promises nothing leaves now. In particular a leader's appends leave before its own disk has them: the
+    followers' syncs overlap with its own.
+ 5. What promises something joins `Promises`, behind all earlier promises.
+ 6. Commits are only noted: applying happens after the messages have left, in slices (`Applier`).
+
+Facts that come up while an output is performed (a link that refuses a message at once) wait in line until it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from kudu_py.common.errors import ErrorCode, KuduError, Verdict, not_the_leader
+from kudu_py.common.hybrid_time import HybridTime
+from kudu_py.common.ids import ServerId, TabletId
+from kudu_py.common.opid import OpId
+from kudu_py.consensus.applier import Applier, StateMachine
+from kudu_py.consensus.bootstrap import BootstrapResult
+from kudu_py.consensus.codec import (
+    config_to_pb,
+    core_entry,
+    encode_record,
+    entries_from_request,
+    op_id_from_pb,
+    op_id_to_pb,
+    role_to_pb,
+)
+from kudu_py.consensus.core.events import (
+    AppendReceived,
+    ClockAdvanced,
+    ConfigChangeProposed,
+    ElectionRequested,
+    EntriesDurable,
+    EntryProposed,
+    Event,
+    HardStateDurable,
+    ReadIndexRequested,
+    RoundsApplied,
+    StepDownRequested,
+    Token,
+    VoteAnswered,
+    VoteRequested,
+)
+from kudu_py.consensus.core.model import EntryKind, HardState, LogEntry, RaftConfig, RaftOptions, Role
+from kudu_py.consensus.core.output import (
+    Accepted,
+    AppendReply,
+    ConfigMark,
+    Message,
+    Output,
+    ReadReady,
+    Refused,
+    Reply,
+    RoleMark,
+    SendAppend,
+    SendRunElection,
+    SendVoteRequest,
+    VoteReply,
+)
+from kudu_py.consensus.core.raft import Raft
+from kudu_py.consensus.core.state import Chance
+from kudu_py.consensus.entry import Entry
+from kudu_py.consensus.metadata import ConsensusMetadata
+from kudu_py.consensus.peer_links import Answer, PeerLinks
+from kudu_py.consensus.peers import Peer, PeerContext
+from kudu_py.consensus.promises import Promise, Promises
+from kudu_py.consensus.rounds import Round, Rounds
+from kudu_py.consensus.time_manager import NO_TIME, TimeManager
+from kudu_py.env.clock import Clock, HybridClock
+from kudu_py.env.disk import DiskThreads
+from kudu_py.pb import consensus_pb2
+from kudu_py.rpc.call import call
+from kudu_py.wal.format import Record
+from kudu_py.wal.log import Log
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsensusOptions:
+    """Bounds of one replica; sizes in bytes, times in seconds.
+
+    Attributes:
+        raft: of the machine.
+        append_bytes_max: an UpdateConsensus holds records up to this size, and at least one.
+        rounds_in_flight_max, bytes_in_flight_max: proposals that are not applied yet; more are refused with
+            SERVER_TOO_BUSY.
+        kept_bytes_max: records kept in memory between append and apply; others are read again.
+        apply_slice_s: the loop gets its turn after applying for so long.
+        vote_timeout_s: a RequestVote without an answer for this long is given up.
+        clock_skew_max_s: timestamps further ahead than this are refused.
+        facts_kept: the last facts told to the machine, logged when an assertion fails.
+    """
+
+    raft: RaftOptions = field(default_factory=RaftOptions)
+    append_bytes_max: int = 2 << 20
+    rounds_in_flight_max: int = 8192
+    bytes_in_flight_max: int = 64 << 20
+    kept_bytes_max: int = 96 << 20
+    apply_slice_s: float = 0.005
+    vote_timeout_s: float = 1.0
+    clock_skew_max_s: float = 10.0
+    facts_kept: int = 32
+
+
+@dataclass(slots=True)
+class _Proposal:
+    """What a proposal needs to become an entry and a round, between the two steps."""
+
+    payload: bytes
+    prepared: object
+    timestamp: HybridTime | None
+    accepted: Round | None = None
+    refused: KuduError | None = None
+
+
+Waiter = Callable[[Reply | KuduError], None]
+
+
+class RaftConsensus:
+    """One replica of one tablet's group.
+
+    All methods are for the event loop that it was created on. Those that are not `async` do not wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        uuid: ServerId,
+        tablet_id: TabletId,
+        address: str,
+        metadata: ConsensusMetadata,
+        log: Log,
+        threads: DiskThreads,
+        clock: Clock,
+        hybrid_clock: HybridClock,
+        rng: Chance,
+        links: PeerLinks,
+        options: ConsensusOptions,
+        state_machine: StateMachine,
+        bootstrap: BootstrapResult,
+        on_role_change: Callable[[RoleMark], None],
+        on_fatal: Callable[[BaseException], None],
+        on_copy_needed: Callable[[ServerId, str], None] | None = None,
+    ) -> None:
+        """A replica that does nothing yet; see `start`.
+
+        Args:
+            uuid: of this server. address: where its own services are.
+            log: opened, and read into `bootstrap`. Its owner passes what it reports to `entries_durable` and
+                `log_failed`.
+            state_machine: holds everything up to the checkpoint of `bootstrap`.
+            on_role_change: told of changes of role, term or leader, soon after, never from within a call to this
+                object.
+            on_fatal: told, once, that the replica can no longer be trusted: the log or the metadata could not be
+                written, an entry not applied, or an assertion failed. The process has to end.
+            on_copy_needed: a follower (uuid, address) lacks the tablet, or is behind the log. Repeated until it is not.
+        """
+        self.uuid, self.tablet_id, self.address = uuid, tablet_id, address
+        self.metadata, self.log, self.options = metadata, log, options
+        self._threads, self._clock, self._links = threads, clock, links
+        self._on_role_change, self._on_fatal, self._on_copy_needed = on_role_change, on_fatal, on_copy_needed
+        self._loop = asyncio.get_running_loop()
+        self._logger = _log.bind(tablet=tablet_id, server=uuid)
+        self._raft = Raft(
+            uuid=uuid,
+            config=metadata.committed_config,
+            hard_state=metadata.hard_state,
+            log=bootstrap.log_view(),
+            options=options.raft,
+            rng=rng,
+            pending_configs=bootstrap.configs,
+            group=f"tablet {tablet_id}",
+        )
+        self._time = TimeManager(
+            clock,
+            hybrid_clock,
+            last_timestamp=bootstrap.last_timestamp,
+            clock_skew_max_s=options.clock_skew_max_s,
+        )
+        self._time.note_applied(bootstrap.applied.index, bootstrap.applied_timestamp)
+        self._rounds = Rounds()
+        self._applier = Applier(
+            state_machine=state_machine,
+            log=log,
+            clock=clock,
+            rounds=self._rounds,
+            applied_index=bootstrap.applied.index,
+            slice_s=options.apply_slice_s,
+            kept_bytes_max=options.kept_bytes_max,
+            on_applied=self._note_applied,
+            on_slice=self._note_slice_applied,
+            on_failure=self._fail,
+            spawn=self._spawn,
+        )
+        self._promises = Promises(self._release)
+        self._append_ends: deque[OpId] = deque()
+        self._appends = 0
+        self._peer_context = PeerContext(
+            tablet_id=tablet_id,
+            uuid=uuid,
+            address=address,
+            log=log,
+            time=self._time,
+            append_bytes_max=options.append_bytes_max,
+            post=self._step,
+            leads=lambda term: self._raft.role is Role.LEADER and self._raft.term == term,
+            spawn=self._spawn,
+        )
+        self._peers: dict[ServerId, Peer] = {}
+        self._tokens = itertools.count(1)
+        self._waiters: dict[Token, Waiter] = {}
+        self._proposals: dict[Token, _Proposal] = {}
+        self._received: dict[int, Entry] = {}
+        self._reads: dict[Token, asyncio.Future[int]] = {}
+        self._applied_waits: list[tuple[int, asyncio.Future[int]]] = []
+        self._safe_waits: list[tuple[HybridTime, asyncio.Future[None]]] = []
+        self._leader_address: dict[ServerId, str] = {}
+        self._inbox: deque[Event] = deque()
+        self._is_stepping = False
+        self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_reason: KuduError | None = KuduError(
+            ErrorCode.TABLET_NOT_RUNNING, f"tablet {tablet_id} is starting", verdict=Verdict.TRY_LATER
+        )
+        self._own_no_op: OpId | None = None
+        self.elections_started = 0
+        self.elections_won = 0
+
+    # Life.
+
+    async def start(self) -> None:
+        """Begins to take part in the group."""
+        self._stop_reason = None
+        self.metadata.attach(self._threads, on_durable=self._note_hard_state_durable, on_failure=self._fail)
+        self._step(ClockAdvanced())
+
+    async def stop(self) -> None:
+        """Takes no further part. Rounds that wait are told that their outcome is unknown. Log and metadata stay
+        open."""
+        self._shut(
+            KuduError(ErrorCode.TABLET_NOT_RUNNING, f"tablet {self.tablet_id} is stopped", verdict=Verdict.TRY_LATER)
+        )
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def entries_durable(self, op_id: OpId) -> None:
+        """The log is synced up to this entry; to be called with what `Log` reports, in order."""
+        ends = self._append_ends
+        if not self.log.queued_bytes:
+            # Also where appends were cut off in the queue, of which no report tells.
+            ends.clear()
+            self._promises.note_appends_durable(self._appends)
+        elif op_id in ends:
+            # The first of equal ones: an entry may have been cut off and appended again.
+            reached = ends.index(op_id) + 1
+            for _ in range(reached):
+                ends.popleft()
+            self._promises.note_appends_durable(self._appends - len(ends))
+        self._step(EntriesDurable(op_id))
+        if self._stop_reason is None:
+            self._promises.release_due()
+
+    def log_failed(self, error: BaseException) -> None:
+        """The log could not be written."""
+        self._fail(error)
+
+    # What it is.
+
+    @property
+    def role(self) -> Role:
+        """What this replica is at the moment; NON_PARTICIPANT once it has stopped or failed."""
+        return self._raft.role if self._stop_reason is None else Role.NON_PARTICIPANT
+
+    @property
+    def term(self) -> int:
+        """The latest term it knows."""
+        return self._raft.term
+
+    @property
+    def leader(self) -> ServerId | None:
+        """Who leads the group, if known; maybe itself."""
+        return self._raft.leader
+
+    @property
+    def leader_address(self) -> str | None:
+        """Where the leader's services are, if known."""
+        leader = self._raft.leader
+        if leader is None:
+            return None
+        if leader == self.uuid:
+            return self.address
+        if leader in self._leader_address:
+            return self._leader_address[leader]
+        member = self._raft.active_config.member(leader)
+        return member.address if member is not None and member.address else None
+
+    @property
+    def active_config(self) -> RaftConfig:
+        """The config in force, committed or not."""
+        return self._raft.active_config
+
+    @property
+    def committed_config(self) -> RaftConfig:
+        """The last committed config."""
+        return self._raft.committed_config
+
+    @property
+    def pending_config(self) -> RaftConfig | None:
+        """The active config while it is not committed."""
+        return self._raft.pending_config
+
+    @property
+    def last_op_id(self) -> OpId:
+        """The last entry of the log, durable or not."""
+        return self._raft.last_op_id
+
+    @property
+    def last_committed_op_id(self) -> OpId:
+        """The last entry known to be committed."""
+        return self._raft.committed_op_id
+
+    @property
+    def commit_index(self) -> int:
+        """The last entry known to be committed."""
+        return self._raft.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        """The last entry that the state machine has."""
+        return self._applier.applied_index
+
+    @property
+    def replicated_index(self) -> int:
+        """Every follower that can still be served from the log has everything up to here; the log above it is
+        needed."""
+        return self._raft.replicated_index
+
+    @property
+    def safe_time(self) -> HybridTime:
+        """A snapshot at this timestamp or before is complete here and stays as it is."""
+        return self._time.safe_time
+
+    @property
+    def rounds_in_flight(self) -> int:
+        """Own proposals that are not applied yet."""
+        return len(self._rounds)
+
+    def is_leader_ready(self) -> bool:
+        """Whether writes are taken: it leads, has applied its own no-op, and its clock has passed earlier leaders'."""
+        return self._why_not_ready() is None
+
+    def consensus_state(self) -> consensus_pb2.ConsensusState:
+        """What this replica knows of its group."""
+        state = consensus_pb2.ConsensusState(
+            term=self.term,
+            leader_uuid=self.leader or "",
+            committed_config=config_to_pb(self.committed_config),
+            role=role_to_pb(self.role),
+            last_op_id=op_id_to_pb(self.last_op_id),
+            committed_index=self.commit_index,
+            applied_index=self.applied_index,
+        )
+        if self.pending_config is not None:
+            state.pending_config.CopyFrom(config_to_pb(self.pending_config))
+        return state
+
+    # Writes.
+
+    def check_room(self, size_bytes: int) -> None:
+        """Refuses a proposal that would exceed what may be in flight.
+
+        Raises:
+            KuduError: SERVER_TOO_BUSY; DISK_FULL or the like where the log has no room.
+        """
+        rounds = self._rounds
+        if len(rounds) >= self.options.rounds_in_flight_max or (
+            len(rounds) > 0 and rounds.size_bytes + size_bytes > self.options.bytes_in_flight_max
+        ):
+            raise KuduError(
+                ErrorCode.SERVER_TOO_BUSY,
+                f"tablet {self.tablet_id} has {len(rounds)} operations of {rounds.size_bytes} bytes in flight",
+                verdict=Verdict.TRY_LATER,
+            )
+        self.log.check_room(size_bytes)
+
+    def propose(
+        self, kind: EntryKind, payload: bytes, prepared: object = None, timestamp: HybridTime | None = None
+    ) -> Round:
+        """Makes an operation the next entry of the log, and starts to replicate it.
+
+        Args:
+            kind: WRITE or ALTER_SCHEMA.
+            payload: the serialised operation.
+            prepared: handed to the state machine as `Entry.prepared`, if it stays in memory.
+            timestamp: from this server's hybrid clock, if the caller needed it beforehand; else one is taken.
+
+        Returns:
+            the round, whose future resolves with what the state machine answers.
+
+        Raises:
+            KuduError: NOT_THE_LEADER, UNAVAILABLE while a new leader is not ready, STEPPING_DOWN, SERVER_TOO_BUSY.
+            Nothing
+                has happened then.
+        """
+        if (why_not := self._why_not_ready()) is not None:
+            raise why_not
+        self.check_room(len(payload))
+        proposal = _Proposal(payload, prepared, timestamp)
+        token = next(self._tokens)
+        self._proposals[token] = proposal
+        return self._propose(proposal, token, EntryProposed(kind, token))
+
+    def change_config(self, new: RaftConfig, *, expected_config_index: int | None = None) -> Round:
+        """Makes `new` the next config of the group; see `ConfigChangeProposed`.
+
+        Raises:
+            KuduError: NOT_THE_LEADER, CAS_FAILED, CONFIG_CHANGE_PENDING, INVALID_CONFIG, STEPPING_DOWN. Nothing has
+            happened.
+        """
+        if self._stop_reason is not None:
+            raise self._stop_reason
+        proposal = _Proposal(b"", None, None)
+        token = next(self._tokens)
+        self._proposals[token] = proposal
+        return self._propose(proposal, token, ConfigChangeProposed(new, expected_config_index, token))
+
+    # Reads.
+
+    async def read_index(self) -> int:
+        """Waits until a read here sees everything that was acknowledged, by any leader, before this call.
+
+        Returns:
+            an index that is applied.
+
+        Raises:
+            KuduError: NOT_THE_LEADER, also if leadership was lost meanwhile.
+        """
+        if self._stop_reason is not None:
+            raise self._stop_reason
+        token = next(self._tokens)
+        confirmed: asyncio.Future[int] = self._loop.create_future()
+        self._reads[token] = confirmed
+        try:
+            self._step(ReadIndexRequested(token))
+            index = await confirmed
+        finally:
+            self._reads.pop(token, None)
+        await self.wait_applied(index)
+        return index
+
+    async def wait_applied(self, index: int) -> None:
+        """Waits until the entry at `index`, which must be committed or become so, is applied.
+
+        Raises:
+            KuduError: the replica stopped.
+        """
+        if self._stop_reason is not None:
+            raise self._stop_reason
+        if index > self.applied_index:
+            applied: asyncio.Future[int] = self._loop.create_future()
+            self._applied_waits.append((index, applied))
+            await applied
+
+    async def wait_safe_time(self, timestamp: HybridTime, timeout_s: float) -> None:
+        """Waits until a snapshot at `timestamp` is complete here.
+
+        A leader moves its clock there and has its leadership confirmed; a follower waits for the leader's messages.
+
+        Raises:
+            KuduError: TIMED_OUT; ILLEGAL_STATE if the timestamp is too far in the future; NOT_THE_LEADER if leadership
+            was
+                lost meanwhile.
+        """
+        if self._stop_reason is not None:
+            raise self._stop_reason
+        self._time.check(timestamp, "the snapshot")
+        if timestamp <= self._time.safe_time:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                if self._raft.role is Role.LEADER:
+                    await self._wait_safe_as_leader(timestamp)
+                else:
+                    await self._wait_safe_as_follower(timestamp)
+        except TimeoutError:
+            raise KuduError(
+                ErrorCode.TIMED_OUT,
+                f"tablet {self.tablet_id}: timestamp {timestamp} was not safe to read within {timeout_s:g} s, "
+                f"safe time is {self.safe_time}",
+                verdict=Verdict.TRY_LATER,
+            ) from None
+
+    # What other replicas ask.
+
+    def receive_update(self, request: consensus_pb2.UpdateConsensusRequest, respond: Callable[[Answer], None]) -> None:
+        """Takes UpdateConsensus; `respond` is called once, when the answer may be given, maybe at once."""
+        if self._stop_reason is not None:
+            respond(self._stop_reason)
+            return
+        try:
+            entries = entries_from_request(request)
+            self._check_leader(request)
+            self._time.observe(HybridTime(request.caller_timestamp), f"leader {request.caller_uuid}")
+            if entries:
+                self._time.observe(entries[-1].timestamp, f"leader {request.caller_uuid}")
+            # May find a malformed config, so before anything has changed.
+            core_entries = tuple([core_entry(entry) for entry in entries])
+            if entries:
+                self.log.check_room(sum([len(entry.record) for entry in entries]))
+        except KuduError as error:
+            respond(error)
+            return
+        assert not self._is_stepping, "a message from within a step"
+        leader = ServerId(request.caller_uuid)
+        token = next(self._tokens)
+        safe, commit_index = HybridTime(request.safe_timestamp), request.committed_index
+
+        def replied(reply: Reply | KuduError) -> None:
+            if isinstance(reply, KuduError):
+                respond(reply)
+                return
+            assert isinstance(reply, AppendReply), reply
+            if reply.accepted and safe and reply.term == request.caller_term:
+                self._time.note_announced(safe, commit_index, self.applied_index)
+                self._wake_safe_waits()
+            response = consensus_pb2.UpdateConsensusResponse(
+                responder_uuid=self.uuid,
+                responder_term=reply.term,
+                accepted=reply.accepted,
+                last_committed_index=reply.last_committed_index,
+            )
+            response.last_received.term, response.last_received.index = reply.last_received
+            respond(response)
+
+        self._waiters[token] = replied
+        for entry in entries:
+            self._received[entry.op_id.index] = entry
+        self._leader_address[leader] = request.caller_address
+        self._step(
+            AppendReceived(
+                token,
+                leader,
+                request.caller_term,
+                op_id_from_pb(request.preceding_op_id),
+                core_entries,
+                commit_index,
+            )
+        )
+        self._received.clear()
+
+    async def handle_update(
+        self, request: consensus_pb2.UpdateConsensusRequest
+    ) -> consensus_pb2.UpdateConsensusResponse:
+        """UpdateConsensus as a unary call.
+
+        Raises:
+            KuduError: INVALID_ARGUMENT, ILLEGAL_STATE (clocks apart, or a second leader of the term), the replica
+            stopped.
+        """
+        answered: asyncio.Future[consensus_pb2.UpdateConsensusResponse] = self._loop.create_future()
+
+        def respond(answer: Answer) -> None:
+            if answered.done():
+                return
+            if isinstance(answer, KuduError):
+                answered.set_exception(answer)
+            else:
+                answered.set_result(answer)
+
+        self.receive_update(request, respond)
+        return await answered
+
+    async def handle_vote(self, request: consensus_pb2.RequestVoteRequest) -> consensus_pb2.RequestVoteResponse:
+        """RequestVote. A vote that is given is durable on return."""
+        reply = await self._ask(
+            lambda token: VoteRequested(
+                token,
+                ServerId(request.candidate_uuid),
+                request.candidate_term,
+                op_id_from_pb(request.last_op_id),
+                request.is_pre_vote,
+                request.ignore_live_leader,
+            )
+        )
+        assert isinstance(reply, VoteReply), reply
+        return consensus_pb2.RequestVoteResponse(
+            responder_uuid=self.uuid,
+            responder_term=reply.term,
+            vote_granted=reply.granted,
+            reason=reply.reason,
+            timestamp=self._time.now(),
+        )
+
+    async def run_election(self, term: int | None = None) -> None:
+        """Campaigns now, whether or not a leader is alive; returns when that is taken up.
+
+        Args:
+            term: the term of the leader that hands over; in another term the request is stale. None: not checked.
+
+        Raises:
+            KuduError: the request is stale, or this replica may not lead.
+        """
+        await self._ask(lambda token: ElectionRequested(token, term))
+
+    async def leader_step_down(self, successor: ServerId | None = None) -> None:
+        """Starts to hand over to `successor`, or to the most up-to-date follower; returns when that is taken up.
+
+        Raises:
+            KuduError: NOT_THE_LEADER; INVALID_ARGUMENT for a successor that is no voter.
+        """
+        await self._ask(lambda token: StepDownRequested(token, successor))
+
+    # The door.
+
+    def _step(self, event: Event) -> None:
+        """Tells the machine a fact and does what follows."""
+        if self._stop_reason is not None:
+            return
+        inbox = self._inbox
+        inbox.append(event)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        try:
+            while inbox and self._stop_reason is None:
+                fact = inbox.popleft()
+                now = self._clock.monotonic()
+                self._facts.append((now, fact))
+                self._perform(self._raft.step(now, fact))
+        except Exception as error:
+            # An assertion: the machine's state is not to be believed any more.
+            self._logger.exception("consensus_broken", facts=[f"{at:.6f} {fact}" for at, fact in self._facts])
+            self._fail(error)
+        finally:
+            self._is_stepping = False
+
+    def _perform(self, out: Output) -> None:
+        """The order is explained at the head of this module."""
+        if out.abort_after is not None:
+            self._rounds.abort_after(out.abort_after)
+        if out.truncate_after is not None:
+            self.log.truncate_after(out.truncate_after)
+            self._applier.drop_after(out.truncate_after)
+        if out.role is not None:
+            self._note_role(out.role)
+        if out.append:
+            self._append(out.append, out.accepted)
+        if out.hard_state is not None:
+            self.metadata.set_hard_state(out.hard_state)
+        if out.config is not None:
+            self._note_config(out.config)
+        if out.send:
+            for message in out.send:
+                self._send(message)
+        for reply in out.replies:
+            self._reply(reply)
+        if out.send_after_durable or out.replies_after_durable:
+            self._promises.hold(
+                Promise(
+                    self._appends,
+                    self.metadata.hard_states_wanted,
+                    out.send_after_durable,
+                    out.replies_after_durable,
+                )
+            )
+        for refused in out.refused:
+            self._refuse(refused)
+        for ready in out.reads_ready:
+            self._note_read_ready(ready)
+        if out.commit_to is not None:
+            self._applier.commit_to(out.commit_to)
+        for follower in out.copy_to:
+            self._ask_for_copy(follower)
+        self._arm(out.deadline)
+
+    # Consequences.
+
+    def _append(self, entries: Sequence[LogEntry], accepted: Sequence[Accepted]) -> None:
+        tokens = {mark.op_id: mark.token for mark in accepted}
+        records = []
+        for logged in entries:
+            token = tokens.get(logged.op_id)
+            if token is not None:
+                entry = self._entry_of_proposal(logged, self._proposals.pop(token))
+            else:
+                received = self._received.get(logged.op_id.index)
+                if received is not None and received.op_id == logged.op_id:
+                    entry = received
+                    self._time.note_appended(entry.timestamp)
+                else:
+                    entry = self._own_entry(logged, b"", None, None)
+                    if logged.kind is EntryKind.NO_OP:
+                        self._own_no_op = logged.op_id
+            self._applier.keep(entry)
+            records.append(Record(entry.op_id, entry.record))
+        self._appends += 1
+        self._append_ends.append(records[-1].op_id)
+        self.log.append(records)
+
+    def _entry_of_proposal(self, logged: LogEntry, proposal: _Proposal) -> Entry:
+        entry = self._own_entry(logged, proposal.payload, proposal.prepared, proposal.timestamp)
+        proposal.accepted = Round(entry.op_id, entry.timestamp, self._loop.create_future(), len(entry.record))
+        self._rounds.add(proposal.accepted)
+        return entry
+
+    def _own_entry(self, logged: LogEntry, payload: bytes, prepared: object, timestamp: HybridTime | None) -> Entry:
+        if logged.config is not None:
+            payload = config_to_pb(logged.config).SerializeToString()
+        if timestamp is None:
+            timestamp = self._time.assign()
+        else:
+            self._time.take(timestamp)
+        record = encode_record(logged.op_id, timestamp, logged.kind, payload)
+        return Entry(logged.op_id, timestamp, logged.kind, payload, record, prepared)
+
+    def _propose(self, proposal: _Proposal, token: Token, event: Event) -> Round:
+        assert not self._is_stepping, "a proposal from within a step"
+        self._step(event)
+        self._proposals.pop(token, None)
+        if proposal.accepted is not None:
+            return proposal.accepted
+        raise proposal.refused or self._stop_reason or self._not_the_leader()
+
+    def _send(self, message: Message) -> None:
+        match message:
+            case SendAppend():
+                peer = self._peers.get(message.to) or self._peer(message.to)
+                if peer is not None:
+                    first = self._applier.kept(message.commit_index + 1)
+                    if first is None and message.commit_index < self._raft.last_op_id.index:
+                        safe = NO_TIME  # found in the log at the start, and not read yet
+                    else:
+                        safe = self._time.announce(
+                            self.uuid,
+                            self._raft.active_config.voters,
+                            first.timestamp if first is not None else None,
+                        )
+                        self._time.note_announced(safe, message.commit_index, self.applied_index)
+                    peer.send(message, safe_timestamp=safe, timestamp=self._time.now())
+            case SendVoteRequest():
+                self._spawn(self._request_vote(message), f"request vote of {message.to}")
+            case SendRunElection():
+                self._spawn(self._request_election(message), f"hand over to {message.to}")
+
+    def _reply(self, reply: Reply) -> None:
+        waiter = self._waiters.pop(reply.token, None)
+        if waiter is not None:
+            waiter(reply)
+
+    def _release(self, messages: Sequence[Message], replies: Sequence[Reply]) -> None:
+        for message in messages:
+            self._send(message)
+        for reply in replies:
+            self._reply(reply)
+
+    def _refuse(self, refused: Refused) -> None:
+        error = refused.error
+        if error.code is ErrorCode.NOT_THE_LEADER:
+            error = self._not_the_leader()
+        proposal = self._proposals.get(refused.token)
+        if proposal is not None:
+            proposal.refused = error
+            return
+        read = self._reads.get(refused.token)
+        if read is not None:
+            if not read.done():
+                read.set_exception(error)
+            return
+        waiter = self._waiters.pop(refused.token, None)
+        if waiter is not None:
+            waiter(error)
+
+    def _note_read_ready(self, ready: ReadReady) -> None:
+        read = self._reads.get(ready.token)
+        if read is not None and not read.done():
+            read.set_result(ready.index)
+
+    def _note_role(self, mark: RoleMark) -> None:
+        if mark.role is Role.LEADER:
+            if self._own_no_op is None or self._own_no_op.term != mark.term:
+                self.elections_won += 1
+                self._time.begin_leadership()
+        else:
+            self._own_no_op = None
+            self._peers.clear()
+            if mark.role is Role.CANDIDATE:
+                self.elections_started += 1
+        self._logger.info("role_changed", role=mark.role.value, term=mark.term, leader=mark.leader)
+        self._loop.call_soon(self._tell_role, mark)
+
+    def _tell_role(self, mark: RoleMark) -> None:
+        if self._stop_reason is None:
+            self._on_role_change(mark)
+
+    def _note_config(self, mark: ConfigMark) -> None:
+        self._logger.info(
+            "config_changed",
+            config_index=mark.active.config_index,
+            committed_index=mark.committed.config_index,
+            members=[f"{member.uuid} {member.member_type.value}" for member in mark.active.members],
+        )
+        if mark.persist:
+            self.metadata.set_config(mark.committed)
+        for uuid, peer in list(self._peers.items()):
+            member = mark.active.member(uuid)
+            if member is None or member.address != peer.address:
+                del self._peers[uuid]
+
+    def _note_hard_state_durable(self, state: HardState) -> None:
+        self._promises.note_hard_states_durable(self.metadata.hard_states_durable)
+        self._step(HardStateDurable(state))
+        if self._stop_reason is None:
+            self._promises.release_due()
+
+    def _note_applied(self, entry: Entry) -> None:
+        self._time.note_applied(entry.op_id.index, entry.timestamp)
+
+    def _note_slice_applied(self, index: int) -> None:
+        self._step(RoundsApplied(index))
+        # Whoever is served from the log's memory has these; a follower far behind is served from the disk.
+        self.log.release_cache(min(index, self._raft.replicated_index))
+        if self._applied_waits:
+            waits, self._applied_waits = self._applied_waits, []
+            for wanted, applied in waits:
+                if wanted > index:
+                    self._applied_waits.append((wanted, applied))
+                elif not applied.done():
+                    applied.set_result(index)
+        self._wake_safe_waits()
+
+    def _wake_safe_waits(self) -> None:
+        if not self._safe_waits:
+            return
+        waits, self._safe_waits = self._safe_waits, []
+        for timestamp, safe in waits:
+            if timestamp > self._time.safe_time:
+                self._safe_waits.append((timestamp, safe))
+            elif not safe.done():
+                safe.set_result(None)
+
+    def _arm(self, deadline: float | None) -> None:
+        """Sets the timer, lazily: a deadline that moves away is only noticed when the old one has come."""
+        self._deadline = deadline
+        if deadline is None:
+            return
+        timer = self._timer
+        if timer is not None:
+            if timer.when() <= deadline:
+                return
+            timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._deadline is None or self._stop_reason is not None:
+            return
+        if self._clock.monotonic() >= self._deadline:
+            self._step(ClockAdvanced())
+        else:
+            self._arm(self._deadline)
+
+    # Other servers.
+
+    def _peer(self, uuid: ServerId) -> Peer | None:
+        member = self._raft.active_config.member(uuid)
+        if member is None or not member.address:
+            return None
+        peer = self._peers[uuid] = Peer(self._peer_context, uuid, member.address, self._links.link(member.address))
+        return peer
+
+    async def _request_vote(self, message: SendVoteRequest) -> None:
+        member = self._raft.active_config.member(message.to)
+        if member is None or not member.address:
+            return
+        request = consensus_pb2.RequestVoteRequest(
+            dest_uuid=message.to,
+            tablet_id=self.tablet_id,
+            candidate_uuid=self.uuid,
+            candidate_term=message.term,
+            last_op_id=op_id_to_pb(message.last_op_id),
+            is_pre_vote=message.is_pre_vote,
+            ignore_live_leader=message.ignore_live_leader,
+            candidate_address=self.address,
+        )
+        timeout_s = self.options.vote_timeout_s
+        try:
+            response = await call(
+                self._links.stub(member.address).RequestVote(request, timeout=timeout_s), address=member.address
+            )
+            # Before the vote counts: it is the voter's clock that makes what it promised hold (`time_manager`).
+            self._time.observe(HybridTime(response.timestamp), f"voter {message.to}")
+        except KuduError as error:
+            self._logger.info("vote_not_answered", voter=message.to, term=message.term, error=str(error))
+            return
+        if response.responder_uuid == message.to:
+            self._step(
+                VoteAnswered(
+                    message.to, response.responder_term, response.vote_granted, message.is_pre_vote, message.term
+                )
+            )
+
+    async def _request_election(self, message: SendRunElection) -> None:
+        member = self._raft.active_config.member(message.to)
+        if member is None or not member.address:
+            return
+        request = consensus_pb2.RunLeaderElectionRequest(
+            dest_uuid=message.to, tablet_id=self.tablet_id, term=message.term
+        )
+        try:
+            await call(
+                self._links.stub(member.address).RunLeaderElection(request, timeout=self.options.vote_timeout_s),
+                address=member.address,
+            )
+        except KuduError as error:
+            # The machine gives the handover up when its time is over.
+            self._logger.info("handover_refused", successor=message.to, term=message.term, error=str(error))
+
+    def _ask_for_copy(self, follower: ServerId) -> None:
+        member = self._raft.active_config.member(follower)
+        if self._on_copy_needed is not None and member is not None:
+            self._loop.call_soon(self._on_copy_needed, follower, member.address)
+
+    # Waiting.
+
+    async def _ask(self, event: Callable[[Token], Event]) -> Reply:
+        if self._stop_reason is not None:
+            raise self._stop_reason
+        answered: asyncio.Future[Reply] = self._loop.create_future()
+
+        def waiter(reply: Reply | KuduError) -> None:
+            if answered.done():
+                return
+            if isinstance(reply, KuduError):
+                answered.set_exception(reply)
+            else:
+                answered.set_result(reply)
+
+        token = next(self._tokens)
+        self._waiters[token] = waiter
+        self._step(event(token))
+        return await answered
+
+    async def _wait_safe_as_leader(self, timestamp: HybridTime) -> None:
+        """Every entry at or below `timestamp` is in the log once the clock has passed it, if it still leads then."""
+        term = self._raft.term
+        self._time.observe(timestamp, "the snapshot")
+        last_index = self._raft.last_op_id.index
+        await self.read_index()
+        if self._raft.term != term:
+            raise self._not_the_leader()
+        await self.wait_applied(last_index)
+        if self._raft.role is not Role.LEADER or self._raft.term != term:
+            raise self._not_the_leader()
+
+    async def _wait_safe_as_follower(self, timestamp: HybridTime) -> None:
+        safe: asyncio.Future[None] = self._loop.create_future()
+        self._safe_waits.append((timestamp, safe))
+        await safe
+
+    # Refusals and the end.
+
+    def _why_not_ready(self) -> KuduError | None:
+        if self._stop_reason is not None:
+            return self._stop_reason
+        if self._raft.role is not Role.LEADER:
+            return self._not_the_leader()
+        no_op = self._own_no_op
+        wait_s = self._time.wait_before_writes_s()
+        if no_op is None or no_op.index > self.applied_index or wait_s > 0:
+            return KuduError(
+                ErrorCode.UNAVAILABLE,
+                f"the leader of tablet {self.tablet_id} is not ready yet"
+                + (f"; its clock is {wait_s:.3f} s behind an earlier leader's" if wait_s > 0 else ""),
+                verdict=Verdict.TRY_LATER,
+            )
+        return None
+
+    def _not_the_leader(self) -> KuduError:
+        leader = self.leader if self.leader != self.uuid else None
+        return not_the_leader(
+            f"tablet {self.tablet_id}", leader, self.leader_address if leader is not None else None, self.term
+        )
+
+    def _check_leader(self, request: consensus_pb2.UpdateConsensusRequest) -> None:
+        """Two leaders of one term cannot be: whoever claims it is not a replica of this group."""
+        raft = self._raft
+        if request.caller_term == raft.term and (
+            raft.role is Role.LEADER or raft.leader not in (None, request.caller_uuid)
+        ):
+            raise KuduError(
+                ErrorCode.ILLEGAL_STATE,
+                f"{request.caller_uuid} claims to lead term {raft.term} of tablet {self.tablet_id}, "
+                f"which is led by {raft.leader}",
+            )
+
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = self._loop.create_task(self._guard(work), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, work: Coroutine[object, object, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self._logger.exception("consensus_task_died")
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """The replica cannot be trusted any more: it falls silent, and the process is told."""
+        if self._stop_reason is not None:
+            return
+        self._logger.error("consensus_failed", error=repr(error))
+        self._shut(KuduError(ErrorCode.TABLET_FAILED, f"tablet {self.tablet_id} has failed: {error}"))
+        self._on_fatal(error)
+
+    def _shut(self, reason: KuduError) -> None:
+        if self._stop_reason is not None and self._stop_reason.code is ErrorCode.TABLET_FAILED:
+            return
+        self._stop_reason = reason
+        self._applier.stop()
+        self._inbox.clear()
+        self._peers.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._rounds.fail_all(f"{reason.message}; the outcome of the operation is unknown")
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter(reason)
+        futures = [*self._reads.values(), *(applied for _, applied in self._applied_waits)]
+        for future in futures:
+            if not future.done():
+                future.set_exception(reason)
+        for _, safe in self._safe_waits:
+            if not safe.done():
+                safe.set_exception(reason)
+        self._applied_waits.clear()
+        self._safe_waits.clear()
