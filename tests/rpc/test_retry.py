@@ -69,7 +69,7 @@ def test_the_caller_may_say_what_is_worth_a_retry():
 
 
 def test_the_deadline_ends_it_with_the_last_error_named_and_chained():
-    with pytest.raises(KuduError, match="opening table t did not succeed in time.*UNAVAILABLE: not now") as raised:
+    with pytest.raises(KuduError, match=r"opening table t did not succeed in time.*UNAVAILABLE: not now") as raised:
         run(Attempts(*[LATER] * 1000), timeout_s=3.0)
 
     assert raised.value.code is ErrorCode.TIMED_OUT
