@@ -134,8 +134,8 @@ def become_leader(state: ReplicaState, now: float, out: Output) -> None:
     state.election_deadline = NEVER
     state.failed_pre_votes = 0
     state.quorum_check_at = now + state.options.election_timeout_s
-    follow_members(state, now)
     state.own_term_index = state.log.last.index + 1
+    follow_members(state, now, next_index=state.own_term_index)
     append_own(state, now, EntryKind.NO_OP, out)
 
 

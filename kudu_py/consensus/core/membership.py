@@ -53,7 +53,8 @@ def put_in_force(state: ReplicaState, now: float, out: Output) -> None:
     read_members(state)
     mark_config(state, out, persist=False)
     if state.role is Role.LEADER:
-        follow_members(state, now)
+        # A new member is offered the config entry itself; by its answer the leader learns what it lacks.
+        follow_members(state, now, next_index=state.log.last.index)
         return
     if state.role is not Role.CANDIDATE or not state.is_voter:
         state.role = state.passive_role
@@ -70,8 +71,11 @@ def read_members(state: ReplicaState) -> None:
     state.is_voter = state.uuid in state.voters
 
 
-def follow_members(state: ReplicaState, now: float) -> None:
-    """Makes the leader's progress rows those of the active config, keeping what is known of members that stay."""
+def follow_members(state: ReplicaState, now: float, *, next_index: int) -> None:
+    """Makes the leader's progress rows those of the active config, keeping what is known of members that stay.
+
+    Members without a row are sent `next_index` first.
+    """
     rows: dict[ServerId, Progress] = {}
     for member in state.active_config.members:
         if member.uuid == state.uuid:
@@ -81,7 +85,7 @@ def follow_members(state: ReplicaState, now: float) -> None:
             row = Progress(
                 uuid=member.uuid,
                 is_voter=member.uuid in state.voters,
-                next_index=state.log.last.index + 1,
+                next_index=next_index,
                 answered_at=now,
                 heartbeat_at=now,
             )
