@@ -133,12 +133,13 @@ class TsRegistry:
         return server
 
     def accepts(self, server: TabletServer, report: Report) -> bool:
-        """Whether the report continues what was taken in before: a full one always, an incremental one without a gap.
+        """Whether the report continues what was taken in before: a full one that is not older, an incremental one
+        without a gap.
 
         A repeated sequence is accepted: the answer to the first copy may have been lost.
         """
         if not report.is_incremental:
-            return True
+            return server.report_sequence is None or report.sequence >= server.report_sequence
         return server.report_sequence is not None and report.sequence in (
             server.report_sequence,
             server.report_sequence + 1,

@@ -696,7 +696,7 @@ class GetTableLocationsResponse(_message.Message):
     """How long they may be remembered."""
     @_builtins.property
     def tablet_locations(self) -> _containers.RepeatedCompositeFieldContainer[Global___TabletLocations]:
-        """In partition order."""
+        """In partition order. A tablet that is still CREATING has no replicas here: it must not be written to yet."""
 
     def __init__(
         self,

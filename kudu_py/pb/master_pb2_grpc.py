@@ -109,7 +109,8 @@ class MasterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateTable(self, request, context):
-        """Creates a table; durable on return, its tablets start after.
+        """Creates a table; durable on return, its tablets start after. A retry is told from a new call by the table's name alone: it
+        is answered TABLE_ALREADY_PRESENT, with the table's id in the details.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,7 +36,9 @@ class MasterServiceStub:
     TSHeartbeat: _grpc.UnaryUnaryMultiCallable[_master_pb2.TSHeartbeatRequest, _master_pb2.TSHeartbeatResponse]
     """A tablet server registers, shows that it lives, and reports its replicas."""
     CreateTable: _grpc.UnaryUnaryMultiCallable[_master_pb2.CreateTableRequest, _master_pb2.CreateTableResponse]
-    """Creates a table; durable on return, its tablets start after."""
+    """Creates a table; durable on return, its tablets start after. A retry is told from a new call by the table's name alone: it
+    is answered TABLE_ALREADY_PRESENT, with the table's id in the details.
+    """
     IsCreateTableDone: _grpc.UnaryUnaryMultiCallable[_master_pb2.IsCreateTableDoneRequest, _master_pb2.IsCreateTableDoneResponse]
     """Whether all tablets of a table run."""
     DeleteTable: _grpc.UnaryUnaryMultiCallable[_master_pb2.DeleteTableRequest, _master_pb2.DeleteTableResponse]
@@ -66,7 +68,9 @@ class MasterServiceAsyncStub(MasterServiceStub):
     TSHeartbeat: _aio.UnaryUnaryMultiCallable[_master_pb2.TSHeartbeatRequest, _master_pb2.TSHeartbeatResponse]  # type: ignore[assignment]
     """A tablet server registers, shows that it lives, and reports its replicas."""
     CreateTable: _aio.UnaryUnaryMultiCallable[_master_pb2.CreateTableRequest, _master_pb2.CreateTableResponse]  # type: ignore[assignment]
-    """Creates a table; durable on return, its tablets start after."""
+    """Creates a table; durable on return, its tablets start after. A retry is told from a new call by the table's name alone: it
+    is answered TABLE_ALREADY_PRESENT, with the table's id in the details.
+    """
     IsCreateTableDone: _aio.UnaryUnaryMultiCallable[_master_pb2.IsCreateTableDoneRequest, _master_pb2.IsCreateTableDoneResponse]  # type: ignore[assignment]
     """Whether all tablets of a table run."""
     DeleteTable: _aio.UnaryUnaryMultiCallable[_master_pb2.DeleteTableRequest, _master_pb2.DeleteTableResponse]  # type: ignore[assignment]
@@ -105,7 +109,9 @@ class MasterServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _master_pb2.CreateTableRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_master_pb2.CreateTableResponse, _abc.Awaitable[_master_pb2.CreateTableResponse]]:
-        """Creates a table; durable on return, its tablets start after."""
+        """Creates a table; durable on return, its tablets start after. A retry is told from a new call by the table's name alone: it
+        is answered TABLE_ALREADY_PRESENT, with the table's id in the details.
+        """
 
     @_abc_1.abstractmethod
     def IsCreateTableDone(
