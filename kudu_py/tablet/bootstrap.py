@@ -1,28 +1,30 @@
-"""Superblock, consensus metadata and log to what a running replica is made of, including roll-forward of a half-done delete.
+"""Superblock, consensus metadata and log to what a running replica is made of, including roll-forward of a half-done
+delete.
 
 *Creating* a replica, in this order:
  1. Consensus metadata. A replica without it might vote twice in a term.
  2. The directories of log and rows, empty: whatever an unfinished creation left there goes.
- 3. The superblock, READY. From here on the replica exists. Only now may it vote or take entries, so a crash before this leaves
-    nothing that anybody relies on, and creating again is safe. A READY superblock without a log directory was never written,
-    so finding one later means that a log was lost: that is refused, not repaired, for the replica may have acknowledged
-    entries.
+ 3. The superblock, READY. From here on the replica exists. Only now may it vote or take entries, so a crash before
+    this leaves nothing that anybody relies on, and creating again is safe. A READY superblock without a log directory
+    was never written, so finding one later means that a log was lost: that is refused, not repaired, for the replica
+    may have acknowledged entries.
 
 *Deleting* one (seed 002, "Tablet deletion"), after it has stopped:
  1. Its consensus metadata is durable: no vote it gave may be forgotten.
- 2. The superblock, DELETED, with the last OpId of the log: the point of no return. The OpId is needed to judge candidates
-    once the log is gone; an earlier removal of the log could leave a replica that looks alive without it.
+ 2. The superblock, DELETED, with the last OpId of the log: the point of no return. The OpId is needed to judge
+    candidates once the log is gone; an earlier removal of the log could leave a replica that looks alive without it.
  3. The log, then the rows. A crash in between finds DELETED and files, and `roll_forward` goes on from there.
 The consensus metadata stays for ever: a tombstone votes, and a replica that comes back must not have forgotten.
 
 *Opening* a READY replica:
  1. Consensus metadata.
- 2. Files that the superblock does not name are removed: a flush or compaction did not get as far as the superblock. Before the
-    rows are opened, so that no new file meets an old one of its name.
+ 2. Files that the superblock does not name are removed: a flush or compaction did not get as far as the superblock.
+    Before the rows are opened, so that no new file meets an old one of its name.
  3. The rows, as of the checkpoint F.
  4. The log, whose torn tail is cut. Entries after F are *not* applied here: nothing on this disk says which of them are
-    committed. Consensus finds that out (from the leader, or by committing an entry of its own term) and then applies them from
-    the log, in bounded batches. So a replica that has joined its group is RUNNING, and its rows catch up before it
+    committed. Consensus finds that out (from the leader, or by committing an entry of its own term) and then applies
+    them from the log, in bounded batches. So a replica that has joined its group is RUNNING, and its rows catch up
+    before it
     serves: a leader by its own no-op, a follower by safe time.
 """
 
@@ -115,7 +117,8 @@ async def open_replica(
         on_durable, on_failure: what the log reports once entries are appended.
 
     Raises:
-        KuduError: CORRUPTION that names the file. OSError: the disk could not be read. Everything opened is closed then.
+        KuduError: CORRUPTION that names the file. OSError: the disk could not be read. Everything opened is closed
+        then.
     """
     assert superblock.data_state is DataState.READY, superblock.data_state
     tablet_id, directories, disk = superblock.tablet_id, context.directories, context.threads.disk
@@ -182,5 +185,3 @@ def _remove_unnamed(disk: Disk, path: str, superblock: Superblock) -> None:
     if unnamed:
         disk.sync_dir(path)
         _log.info("unnamed_files_removed", tablet=superblock.tablet_id, files=len(unnamed))
-
-

@@ -25,12 +25,14 @@ class ReplicaOptions:
 
     Attributes:
         consensus, links, wal, tablet: of the parts.
-        write_bytes_max: serialised size of one Write. Several of them must fit into one message to a follower, with room to spare.
+        write_bytes_max: serialised size of one Write. Several of them must fit into one message to a follower, with
+            room to spare.
         write_timeout_s: a Write is answered "outcome unknown" if it was not decided within this.
         safe_time_timeout_s: a snapshot read waits so long for the snapshot to be complete.
         clock_ahead_s_max: a snapshot further in the future than this is refused: reading it would drag the clock along.
         history_max_age_s: snapshots older than this need not be readable.
         log_retain_bytes: log kept although a checkpoint covers it, so that a follower that was away need not be copied.
+        log_retain_bytes_max: log kept for followers that are still behind it; beyond, they have to be copied.
         open_concurrently_max: replicas that are opened or deleted at the same time.
     """
 
@@ -44,6 +46,7 @@ class ReplicaOptions:
     clock_ahead_s_max: float = 10.0
     history_max_age_s: float = 7 * 24 * 3600.0
     log_retain_bytes: int = 64 << 20
+    log_retain_bytes_max: int = 640 << 20
     open_concurrently_max: int = 4
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """Where a server keeps the files of its replicas (seed 002, "Tablet directory structure").
 
-Under the server's root: `tablet-meta/<id>` the superblock, `consensus-meta/<id>` term, vote and config, `wals/<id>/` the log,
-`data/<id>/` the rows. A replica exists if and only if it has a superblock. Ids become file names here, so they are checked
-here once more.
+Under the server's root: `tablet-meta/<id>` the superblock, `consensus-meta/<id>` term, vote and config, `wals/<id>/`
+the log, `data/<id>/` the rows. A replica exists if and only if it has a superblock. Ids become file names here, so
+they are checked here once more.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """`TabletManager`: open, create, delete; provides `ReplicaLookup` in both daemons.
 
-The replicas of a server by tablet id. Whatever changes the set of files of a tablet (creating, deleting, later copying) holds
-the tablet's *transition* meanwhile; a second one is told to come back. A replica that cannot be opened is FAILED and
-reported with its reason, the others run.
+The replicas of a server by tablet id. Whatever changes the set of files of a tablet (creating, deleting, later
+copying) holds the tablet's *transition* meanwhile; a second one is told to come back. A replica that cannot be opened
+is FAILED and reported with its reason, the others run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
@@ -32,12 +33,14 @@ from kudu_py.rpc.dialer import Dialer
 from kudu_py.tablet import bootstrap, metadata
 from kudu_py.tablet.context import ReplicaOptions, ServerContext
 from kudu_py.tablet.directories import ReplicaDirectories
+from kudu_py.tablet.durable_metadata import metadata_durable
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.tablet.tombstone import Tombstone
 
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,8 @@ class TabletManager:
             uuid, address: of this server.
             directories: where the replicas' files are; made if they are missing.
             registration: what the server says of itself.
-            on_report: told of each tablet whose role, term, config or state changed. Called from within changes: only note it.
+            on_report: told of each tablet whose role, term, config or state changed. Called from within changes: only
+                note it.
             on_fatal: told that the process has to end: a log or metadata could not be written, or a replica broke.
         """
         self._links = PeerLinks(dialer=dialer, clock=clock, options=options.links)
@@ -105,6 +109,7 @@ class TabletManager:
         self._voters: dict[TabletId, Tombstone] = {}
         self._transitions: dict[TabletId, str] = {}
         self._opening = asyncio.Semaphore(options.open_concurrently_max)
+        self._tasks: set[asyncio.Task[object]] = set()
         self._is_listed = False
         self._is_stopping = False
 
@@ -169,6 +174,7 @@ class TabletManager:
     async def stop(self) -> None:
         """Stops all replicas and closes their files. Idempotent."""
         self._is_stopping = True
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # their callers have the errors
         await asyncio.gather(*(replica.stop() for replica in self._replicas.values()))
         await self._links.close()
 
@@ -253,7 +259,8 @@ class TabletManager:
             except (KuduError, OSError) as error:
                 _log.error("tombstone_unreadable", tablet=tablet_id, error=str(error))
                 return None
-            # Another request may have loaded it meanwhile, or the tombstone be gone; there must be one writer of the file.
+            # Another request may have loaded it meanwhile, or the tombstone be gone; there must be one writer of the
+            # file.
             if self._tombstones.get(tablet_id) is not superblock:
                 return None
             voter = self._voters.setdefault(
@@ -268,11 +275,11 @@ class TabletManager:
     # Creating and deleting.
 
     async def create_tablet(self, new: NewTablet) -> TabletReplica:
-        """Creates an empty replica and starts it; durable on return.
+        """Creates an empty replica and starts it; durable on return. Cancelling ends the waiting, not the creation.
 
         Raises:
-            KuduError: TABLET_ALREADY_EXISTS (also of a tombstone), INVALID_CONFIG, INVALID_SCHEMA, ALREADY_IN_PROGRESS, and what
-                the disk says.
+            KuduError: TABLET_ALREADY_EXISTS (also of a tombstone), INVALID_CONFIG, INVALID_SCHEMA,
+                ALREADY_IN_PROGRESS, and what the disk says.
         """
         tablet_id = TabletId(require_id(new.tablet_id, "tablet_id"))
         new.schema.validate()
@@ -284,7 +291,7 @@ class TabletManager:
         if tablet_id in self._replicas or tablet_id in self._tombstones:
             raise KuduError(
                 ErrorCode.TABLET_ALREADY_EXISTS,
-                f"this server has {'deleted a' if tablet_id in self._tombstones else 'a'} replica of tablet {tablet_id}",
+                f"this server {'deleted' if tablet_id in self._tombstones else 'has'} a replica of tablet {tablet_id}",
                 details={"data_state": "DELETED" if tablet_id in self._tombstones else "READY"},
             )
         superblock = Superblock(
@@ -296,22 +303,26 @@ class TabletManager:
             partition=new.partition,
             data_state=DataState.READY,
         )
-        context = self._context
+        return await self._undisturbed(self._create(superblock, new.config), f"create {tablet_id}")
+
+    async def _create(self, superblock: Superblock, config: RaftConfig) -> TabletReplica:
+        context, tablet_id = self._context, superblock.tablet_id
         with self._transition(tablet_id, "being created"):
             async with self._opening:
                 await context.threads.run(
-                    lambda: bootstrap.create_files(context.threads.disk, context.directories, superblock, new.config)
+                    lambda: bootstrap.create_files(context.threads.disk, context.directories, superblock, config)
                 )
                 replica = TabletReplica(context, superblock)
                 self._replicas[tablet_id] = replica
                 await replica.start()
-        _log.info("replica_created", tablet=tablet_id, table=new.table_name)
+        _log.info("replica_created", tablet=tablet_id, table=superblock.table_name)
         return replica
 
     async def delete_tablet(
         self, tablet_id: str, *, reason: str = "", expected_config_index_max: int | None = None
     ) -> None:
-        """Turns a replica into a tombstone; durable on return. Of a tombstone: nothing to do.
+        """Turns a replica into a tombstone; durable on return. Of a tombstone: nothing to do. Cancelling as of
+        `create_tablet`.
 
         Args:
             reason: for the log.
@@ -323,7 +334,11 @@ class TabletManager:
         require_id(tablet_id, "tablet_id")
         if tablet_id in self._tombstones and tablet_id not in self._transitions:
             return
-        key = TabletId(tablet_id)
+        await self._undisturbed(
+            self._delete(TabletId(tablet_id), reason, expected_config_index_max), f"delete {tablet_id}"
+        )
+
+    async def _delete(self, key: TabletId, reason: str, expected_config_index_max: int | None) -> None:
         with self._transition(key, "being deleted"):
             replica = self.replica(key)
             self._require_config_index(replica, expected_config_index_max)
@@ -341,7 +356,7 @@ class TabletManager:
                 raise
             del self._replicas[key]
             self._tombstones[key] = tombstone
-        _log.info("replica_deleted", tablet=tablet_id, reason=reason, last_op_id=str(last_op_id))
+        _log.info("replica_deleted", tablet=key, reason=reason, last_op_id=str(last_op_id))
         context.on_report(key)
 
     def _require_config_index(self, replica: TabletReplica, expected_max: int | None) -> None:
@@ -363,11 +378,17 @@ class TabletManager:
         consensus = replica.consensus
         await replica.stop()
         # Votes given before the stop may still be on their way to the disk; nothing new comes.
-        if not consensus.metadata.is_durable:
-            durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            consensus.metadata.when_durable(lambda: durable.done() or durable.set_result(None))
-            await durable
+        await metadata_durable(consensus.metadata)
         return consensus.last_op_id
+
+    async def _undisturbed(self, work: Coroutine[object, object, T], name: str) -> T:
+        """Work that goes on when its caller gives up: half of it would leave jobs at work on files that others may
+        touch.
+        """
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
 
     @contextlib.contextmanager
     def _transition(self, tablet_id: TabletId, doing: str) -> Iterator[None]:

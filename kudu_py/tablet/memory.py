@@ -10,9 +10,9 @@ from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 class MemoryBudget:
     """Bytes held by unflushed rows and by writes on their way, over all replicas of a server.
 
-    Above `pressure_bytes` flushes are urged. Above `limit_bytes` writes are refused, before they take a timestamp, until a flush
-    has made room. The limit is a part of the process's memory: flushes copy what they sort, and Arrow, gRPC and the logs' caches
-    need room of their own (see `ROWS_SHARE`).
+    Above `pressure_bytes` flushes are urged. Above `limit_bytes` writes are refused, before they take a timestamp,
+    until a flush has made room. The limit is a part of the process's memory: flushes copy what they sort, and Arrow,
+    gRPC and the logs' caches need room of their own (see `ROWS_SHARE`).
     """
 
     ROWS_SHARE = 0.4
@@ -50,7 +50,7 @@ class MemoryBudget:
             self.on_pressure()
             raise KuduError(
                 ErrorCode.THROTTLED,
-                f"unflushed rows take {self.used_bytes} bytes of the {self.limit_bytes} they may take; they are being flushed",
+                f"unflushed rows take {self.used_bytes} of {self.limit_bytes} bytes; they are being flushed",
                 verdict=Verdict.TRY_LATER,
                 details={"used_bytes": str(self.used_bytes), "limit_bytes": str(self.limit_bytes)},
             )

@@ -1,7 +1,8 @@
 """The superblock: which files make up a replica, and what state they are in (seed 002; upstream's `TabletMetadata`).
 
-A replica exists if and only if its superblock does. It is replaced as a whole and atomically, so what it names is always
-one consistent checkpoint: the rows' files and the retained results as of one OpId. What it does not name does not exist.
+A replica exists if and only if its superblock does. It is replaced as a whole and atomically, so what it names is
+always one consistent checkpoint: the rows' files and the retained results as of one OpId. What it does not name does
+not exist.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ from kudu_py.tablet.records import (
 )
 from kudu_py.tablet.retained_results import EMPTY_SNAPSHOT, RetainedSnapshot
 
+NO_TIME = HybridTime(0)
+NO_ROWS = TabletRecords()
+"""Of a replica that never flushed."""
+
 
 @unique
 class DataState(Enum):
@@ -72,8 +77,8 @@ class Superblock:
         schema: the tablet's schema as of the checkpoint.
         partition_schema, partition: which rows of the table it holds.
         data_state: what the files amount to.
-        tombstone_last_op_id: the last entry its log held when it was deleted; None if it is not known, and then it cannot vote.
-            Kept while COPYING, so that an interrupted copy finds it again.
+        tombstone_last_op_id: the last entry its log held when it was deleted; None if it is not known, and then it
+            cannot vote. Kept while COPYING, so that an interrupted copy finds it again.
         checkpoint: everything up to this OpId is in the files named here; MIN_OP_ID: nothing is, all is in the log.
         checkpoint_timestamp: of that entry; 0 with MIN_OP_ID.
         rows: the files of the rows.
@@ -89,8 +94,8 @@ class Superblock:
     data_state: DataState
     tombstone_last_op_id: OpId | None = None
     checkpoint: OpId = MIN_OP_ID
-    checkpoint_timestamp: HybridTime = HybridTime(0)
-    rows: TabletRecords = TabletRecords()
+    checkpoint_timestamp: HybridTime = NO_TIME
+    rows: TabletRecords = NO_ROWS
     retained: RetainedSnapshot = EMPTY_SNAPSHOT
 
     def as_tombstone(self, last_op_id: OpId | None) -> Superblock:
@@ -100,8 +105,8 @@ class Superblock:
             data_state=DataState.DELETED,
             tombstone_last_op_id=last_op_id,
             checkpoint=MIN_OP_ID,
-            checkpoint_timestamp=HybridTime(0),
-            rows=TabletRecords(),
+            checkpoint_timestamp=NO_TIME,
+            rows=NO_ROWS,
             retained=EMPTY_SNAPSHOT,
         )
 
@@ -204,7 +209,7 @@ def _rows_to_pb(rows: TabletRecords) -> storage_pb2.TabletRecords:
 
 def _rows_from_pb(message: storage_pb2.TabletRecords) -> TabletRecords:
     if not message.next_block_id:
-        return TabletRecords()
+        return NO_ROWS
     return TabletRecords(
         op_id=op_id_from_pb(message.op_id),
         timestamp=HybridTime(message.timestamp),

@@ -1,16 +1,18 @@
 """Recent answers by client and sequence: a retried write is answered, not applied twice.
 
-The memory is part of the replicated state: it changes only when an entry is applied, by the entry and its timestamp alone,
-so that every replica decides alike and a new leader remembers what the old one answered. Hence its bounds are constants and
-not options. It travels with checkpoints and copies.
+The memory is part of the replicated state: it changes only when an entry is applied, by the entry and its timestamp
+alone, so that every replica decides alike and a new leader remembers what the old one answered. Hence its bounds are
+constants and not options. It travels with checkpoints and copies.
 
-What is remembered of a client is the highest sequence that was applied and the last few answers. A sequence at or below the
-highest is answered from memory or refused as unknown, never applied: it may have been applied and its answer forgotten.
+What is remembered of a client is the highest sequence that was applied and the last few answers. A sequence at or
+below the highest is answered from memory or refused as unknown, never applied: it may have been applied and its answer
+forgotten.
 
-Why a forgotten client cannot make a write apply twice: a client is forgotten a retention time after it was last heard (or
-when there are too many), and `forgotten_through` then rises to when that was. A write is refused as unknown if its first
-attempt is not later than that, so a write of a forgotten client is either refused here or younger than everything forgotten.
-(Google's RIFL, Lee et al., SOSP 2015, has the same idea with leases; upstream's `ResultTracker` forgets by the wall clock.)
+Why a forgotten client cannot make a write apply twice: a client is forgotten a retention time after it was last heard
+(or when there are too many), and `forgotten_through` then rises to when that was. A write is refused as unknown if its
+first attempt is not later than that, so a write of a forgotten client is either refused here or younger than
+everything forgotten. (Google's RIFL, Lee et al., SOSP 2015, has the same idea with leases; upstream's `ResultTracker`
+forgets by the wall clock.)
 """
 
 from __future__ import annotations
@@ -156,7 +158,8 @@ class RetainedResults:
             for answer in memory.answers
             if answer.result.row_errors
         )
-        # Row errors by remembered answer, oldest first. Exact, else a restarted replica would drop other answers than its peers.
+        # Row errors by remembered answer, oldest first. Exact, else a restarted replica would drop other answers than
+        # its peers.
         self._with_errors = {(client_id, sequence): errors for _, client_id, sequence, errors in with_errors}
         self._row_errors = sum(self._with_errors.values())
 
@@ -174,8 +177,8 @@ class RetainedResults:
         `now` is the entry's timestamp at apply, the clock before that.
 
         Raises:
-            KuduError: REQUEST_ID_REUSED if the sequence was used for another payload; REQUEST_STALE, outcome unknown, if the write
-                may have been applied and forgotten.
+            KuduError: REQUEST_ID_REUSED if the sequence was used for another payload; REQUEST_STALE, outcome unknown,
+                if the write may have been applied and forgotten.
         """
         memory = self._clients.get(identity.client_id)
         if memory is not None and identity.sequence <= memory.highest_sequence:

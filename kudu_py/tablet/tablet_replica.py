@@ -1,14 +1,16 @@
 """`TabletReplica`: joins Tablet, Log and RaftConsensus; `write`, `scan`, `start`, `stop`.
 
 It is the state machine that consensus drives: `apply` is called once for each committed entry, in log order, on every
-replica. Whatever `apply` decides depends on the entries so far and on nothing else: no clock, no option, no memory pressure.
+replica. Whatever `apply` decides depends on the entries so far and on nothing else: no clock, no option, no memory
+pressure.
 
-*Reads.* A snapshot that this replica may give is one at which it has applied everything and below which nothing will ever be
-written: at or below its safe time. The latest such snapshot at a leader, taken after a read barrier (the leadership was confirmed by a
-majority after the request came, and everything committed by then is applied), holds every acknowledged write. So reading
-the latest state waits for the barrier and nothing else. Reading at a given time T waits for safe time to reach it; a leader
-need not wait for that: it moves its clock to T, so that it writes nothing more at or below, has its leadership confirmed, and
-applies what its log holds.
+*Reads.* A snapshot that this replica may give is one at which it has applied everything and below which nothing will
+ever be
+written: at or below its safe time. The latest such snapshot at a leader, taken after a read barrier (the leadership
+was confirmed by a majority after the request came, and everything committed by then is applied), holds every
+acknowledged write. So reading the latest state waits for the barrier and nothing else. Reading at a given time T waits
+for safe time to reach it; a leader need not wait for that: it moves its clock to T, so that it writes nothing more at
+or below, has its leadership confirmed, and applies what its log holds.
 """
 
 from __future__ import annotations
@@ -210,7 +212,9 @@ class TabletReplica:
     # Its life.
 
     async def start(self) -> None:
-        """Opens the files and joins the group. Returns with the replica RUNNING or FAILED; never raises what the world did."""
+        """Opens the files and joins the group. Returns with the replica RUNNING or FAILED; never raises what the world
+        did.
+        """
         assert self.state is ReplicaState.NOT_STARTED, self.state
         self._set_state(ReplicaState.BOOTSTRAPPING)
         try:
@@ -253,6 +257,7 @@ class TabletReplica:
             superblock=self._superblock,
             tablet=opened.tablet,
             log=opened.log,
+            consensus=consensus,
             consensus_metadata=opened.consensus_metadata,
             retained=opened.retained,
             state=lambda: CheckpointState(self._applied, self._applied_timestamp),
@@ -286,6 +291,7 @@ class TabletReplica:
     def _on_log_durable(self, op_id: OpId) -> None:
         assert self._parts is not None, "nothing is appended before there is consensus"
         self._parts.consensus.entries_durable(op_id)
+        self._parts.checkpointer.note_durable(op_id)
 
     def _note_copy_needed(self, follower: ServerId, address: str) -> None:
         # Consensus repeats this until the follower is served, so it is no transition worth a line each time.
@@ -305,13 +311,15 @@ class TabletReplica:
     def apply(self, entry: Entry) -> object:
         """Carries out a committed entry; see `consensus.applier.StateMachine`."""
         assert entry.op_id.index == self._applied.index + 1, f"{entry.op_id} is applied after {self._applied}"
+        assert self._parts is not None, "an entry came before the replica was put together"
         outcome: WriteOutcome | None = None
         if entry.kind is EntryKind.WRITE:
             outcome = self._apply_write(entry)
             self._account_memory()
         elif entry.kind is EntryKind.ALTER_SCHEMA:
-            self._apply_schema(entry)
+            outcome = self._apply_schema(entry)
         self._applied, self._applied_timestamp = entry.op_id, entry.timestamp
+        self._parts.checkpointer.note_applied(entry.op_id.index, len(entry.record))
         return outcome
 
     def _apply_write(self, entry: Entry) -> WriteOutcome:
@@ -335,13 +343,18 @@ class TabletReplica:
             opened.retained.remember(identity, timestamp, result)
         return WriteOutcome(timestamp, result)
 
-    def _apply_schema(self, entry: Entry) -> None:
+    def _apply_schema(self, entry: Entry) -> WriteOutcome:
         opened = self._opened
         assert opened is not None
         schema = schema_from_pb(common_pb2.Schema.FromString(entry.payload))
+        error: KuduError | None = None
         if schema.version > opened.tablet.schema.version:
-            opened.tablet.alter_schema(schema)
+            try:
+                opened.tablet.alter_schema(schema, entry.op_id)
+            except KuduError as refused:  # by what the schemas say, so by every replica alike
+                error = refused
             self._context.on_report(self.tablet_id)
+        return WriteOutcome(entry.timestamp, WriteResult(), error)
 
     def _account_memory(self) -> None:
         assert self._opened is not None
@@ -368,7 +381,9 @@ class TabletReplica:
         return _response(outcome.timestamp, outcome.result)
 
     async def write_batch(self, batch: RowBatch) -> WriteResult:
-        """As `write` for the house itself, without an identity: the caller knows what to do when the outcome is unknown."""
+        """As `write` for the house itself, without an identity: the caller knows what to do when the outcome is
+        unknown.
+        """
         return (await self._outcome(self.running().intake.begin_batch(batch))).result
 
     async def _outcome(self, pending: Round) -> WriteOutcome:
@@ -414,7 +429,7 @@ class TabletReplica:
         if ahead > options.clock_ahead_s_max * 1e6:
             raise KuduError(
                 ErrorCode.INVALID_SNAPSHOT,
-                f"the snapshot is {ahead / 1e6:.1f} s in the future; at most {options.clock_ahead_s_max:g} s are accepted",
+                f"the snapshot is {ahead / 1e6:.1f} s in the future; at most {options.clock_ahead_s_max:g} s are taken",
             )
         await parts.consensus.wait_safe_time(timestamp, options.safe_time_timeout_s)
         return timestamp
@@ -425,12 +440,12 @@ class TabletReplica:
         Raises:
             KuduError: INVALID_SNAPSHOT.
         """
-        oldest = max(self.running().tablet.history_start, self.history_begin())
+        oldest = max(self.running().tablet.records.history_start, self.history_begin())
         if timestamp < oldest:
             raise KuduError(
                 ErrorCode.INVALID_SNAPSHOT,
-                f"the snapshot at {physical_micros(timestamp)} µs is older than the history that is kept, which begins at "
-                f"{physical_micros(oldest)} µs",
+                f"the snapshot at {physical_micros(timestamp)} µs is older than the history that is kept, which begins "
+                f"at {physical_micros(oldest)} µs",
                 details={"oldest_timestamp": str(oldest)},
             )
 

@@ -1,13 +1,11 @@
 """`Tombstone`: what stays of a deleted replica, and how it votes (seed 002, "Note on deleted tablets").
 
-It knows term and vote from the consensus metadata and the end of its log from the superblock. That is all that the rules for
-giving a vote ask for, so the machine itself applies them: a replica with an empty log that begins where the deleted one
-ended. It never campaigns, because nobody tells it that time passes.
+It knows term and vote from the consensus metadata and the end of its log from the superblock. That is all that the
+rules for giving a vote ask for, so the machine itself applies them: a replica with an empty log that begins where the
+deleted one ended. It never campaigns, because nobody tells it that time passes.
 """
 
 from __future__ import annotations
-
-import asyncio
 
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import OpId
@@ -19,6 +17,7 @@ from kudu_py.consensus.core.raft import Raft
 from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.pb import consensus_pb2
 from kudu_py.tablet.context import ServerContext
+from kudu_py.tablet.durable_metadata import metadata_durable
 
 
 class Tombstone:
@@ -56,10 +55,7 @@ class Tombstone:
         )
         if out.hard_state is not None:
             self._metadata.set_hard_state(out.hard_state)
-        if not self._metadata.is_durable:
-            durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._metadata.when_durable(lambda: durable.done() or durable.set_result(None))
-            await durable
+        await metadata_durable(self._metadata)
         self._raft.step(self._context.clock.monotonic(), HardStateDurable(self._metadata.durable.hard_state))
         (reply,) = (*out.replies, *out.replies_after_durable)
         assert isinstance(reply, VoteReply), reply

@@ -2,13 +2,14 @@
 
 Everything that can be wrong with a write is found before it enters the log, because afterwards it is applied, on every
 replica. The order of the checks, and why:
- 1. Does this replica lead, and has it applied its own no-op? Before that it may not know what earlier leaders committed.
- 2. Is it a retry: answered before, or on its way right now? A retry must get its answer also when the schema has changed
-    since, or the server is short of memory.
+ 1. Does this replica lead, and has it applied its own no-op? Before that it may not know what earlier leaders
+    committed.
+ 2. Is it a retry: answered before, or on its way right now? A retry must get its answer also when the schema has
+    changed since, or the server is short of memory.
  3. Is there room? Cheap, and asked before the rows are decoded: that is the work an overloaded server must not do.
  4. Schema version, size, and every row against the catalog's schema.
-Between the first check and `propose` nothing is awaited, so that what was checked still holds when the entry is made. The
-identity is decided once more at apply, alike on every replica.
+Between the first check and `propose` nothing is awaited, so that what was checked still holds when the entry is made.
+The identity is decided once more at apply, alike on every replica.
 """
 
 from __future__ import annotations
@@ -96,7 +97,12 @@ class WriteIntake:
     """The writes of one tablet on their way. Lives as long as the replica's consensus."""
 
     def __init__(
-        self, context: ServerContext, consensus: RaftConsensus, tablet: Tablet, retained: RetainedResults, tablet_id: str
+        self,
+        context: ServerContext,
+        consensus: RaftConsensus,
+        tablet: Tablet,
+        retained: RetainedResults,
+        tablet_id: str,
     ) -> None:
         self._context = context
         self._options = context.options
@@ -155,9 +161,7 @@ class WriteIntake:
                 f"tablet {self._tablet_id} has just elected this server, which is not ready yet",
                 verdict=Verdict.TRY_LATER,
             )
-        raise not_the_leader(
-            f"tablet {self._tablet_id}", consensus.leader, consensus.leader_address, consensus.term
-        )
+        raise not_the_leader(f"tablet {self._tablet_id}", consensus.leader, consensus.leader_address, consensus.term)
 
     def _identity_of(self, request: tserver_pb2.WriteRequest) -> RequestIdentity | None:
         identity = identity_of(request)
@@ -166,14 +170,14 @@ class WriteIntake:
         if not is_id(identity.client_id) or not identity.sequence or not identity.first_attempt_time:
             raise KuduError(
                 ErrorCode.INVALID_ARGUMENT,
-                "a write that names a client_id (32 lower-case hexadecimal characters) also has a sequence from 1 and the "
-                "hybrid time of its first attempt (microseconds since the epoch shifted left by 12)",
+                "a write that names a client_id (32 lower-case hexadecimal characters) also has a sequence from 1 and "
+                "the hybrid time of its first attempt (microseconds since the epoch shifted left by 12)",
             )
         ahead = physical_micros(identity.first_attempt_time) - self._context.clock.wall_micros()
         if ahead > CLIENT_CLOCK_AHEAD_MICROS_MAX:
             raise KuduError(
                 ErrorCode.INVALID_ARGUMENT,
-                f"first_attempt_time is {ahead / 1e6:.0f} s ahead of this server's clock; synchronise the client's clock",
+                f"first_attempt_time is {ahead / 1e6:.0f} s ahead of this server's clock; synchronise the clocks",
             )
         return identity
 

@@ -1,0 +1,277 @@
+"""`Checkpointer`: makes memory durable as files, exchanges files for better ones, and lets go of the log.
+
+A checkpoint is everything a replica holds in memory as of one applied OpId F: rows, deltas, key index, retained
+results, schema. A flush makes one, in this order:
+ 1. Freeze, on the loop and in one go, so that all parts are of the same F. Writes go on meanwhile.
+ 2. Write and sync the new files, then their directory, off the loop. Nothing names them yet: after a crash they are
+    removed.
+ 3. Wait until the own log is durable through F. A majority without this replica can commit before its own sync is
+    done; a superblock ahead of the log would make a restart believe in a log that ends before its checkpoint.
+ 4. Wait until consensus metadata durably holds the last config at or below F: the log that holds it is about to go.
+ 5. Replace the superblock. Now the checkpoint is F. An error here leaves open which one holds, and is fatal.
+ 6. Swap, on the loop: scans from now on read the new files, memory is given back.
+ 7. Remove files that are no longer named; scans keep what they have mapped.
+ 8. Collect the log up to F, but for a margin from which followers that were away can catch up, and up to where
+    followers are that still do, within a bound.
+A compaction is the same without 1, 3, 4 and 8: its files hold nothing above the checkpoint that stands.
+
+One flush or compaction at a time: each publishes records that follow from the ones before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from kudu_py.common.errors import ErrorCode, KuduError, Verdict
+from kudu_py.common.hybrid_time import HybridTime
+from kudu_py.common.opid import OpId
+from kudu_py.common.schema import Schema
+from kudu_py.consensus.metadata import ConsensusMetadata
+from kudu_py.env.disk import Disk
+from kudu_py.tablet import metadata
+from kudu_py.tablet.context import ServerContext
+from kudu_py.tablet.durable_metadata import metadata_durable
+from kudu_py.tablet.flush import FlushPlan
+from kudu_py.tablet.metadata import Superblock
+from kudu_py.tablet.records import FileRecord
+from kudu_py.tablet.retained_results import RetainedResults, RetainedSnapshot
+from kudu_py.tablet.tablet import Tablet
+from kudu_py.wal.log import Log
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+_MARK_BYTES = 1 << 20
+
+
+class CheckpointState(NamedTuple):
+    """How far a replica has applied its log."""
+
+    op_id: OpId
+    timestamp: HybridTime
+
+
+class ReplicatedIndex(Protocol):
+    """What the log's collection asks consensus."""
+
+    @property
+    def replicated_index(self) -> int:
+        """The log above it is needed by a follower that can still be served from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    """A flush whose input is frozen; kept until it has succeeded."""
+
+    plan: FlushPlan
+    state: CheckpointState
+    schema: Schema
+    retained: RetainedSnapshot
+
+
+class LogMarks:
+    """Where in the log so many bytes ago is, without asking the log: an index for each megabyte applied."""
+
+    def __init__(self, first: int) -> None:
+        """`first` is the last entry that was applied before anything was counted."""
+        self._marks: deque[tuple[int, int]] = deque([(first, 0)])
+        self._bytes = 0
+
+    def note(self, index: int, size_bytes: int) -> None:
+        """An entry was applied."""
+        self._bytes += size_bytes
+        if self._bytes - self._marks[-1][1] >= _MARK_BYTES:
+            self._marks.append((index, self._bytes))
+
+    def index_before(self, size_bytes: int) -> int:
+        """The last known index above which there are at least `size_bytes` of log; 0 if there is less in all."""
+        while len(self._marks) > 1 and self._bytes - self._marks[1][1] >= size_bytes:
+            self._marks.popleft()
+        index, at_bytes = self._marks[0]
+        return index if self._bytes - at_bytes >= size_bytes else 0
+
+
+class Checkpointer:
+    """The flushes and compactions of one replica.
+
+    Attributes:
+        superblock: as it is on disk.
+    """
+
+    def __init__(
+        self,
+        *,
+        context: ServerContext,
+        superblock: Superblock,
+        tablet: Tablet,
+        log: Log,
+        consensus: ReplicatedIndex,
+        consensus_metadata: ConsensusMetadata,
+        retained: RetainedResults,
+        state: Callable[[], CheckpointState],
+        on_memory_changed: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self.superblock = superblock
+        self._tablet = tablet
+        self._log = log
+        self._consensus = consensus
+        self._consensus_metadata = consensus_metadata
+        self._retained = retained
+        self._state = state
+        self._on_memory_changed = on_memory_changed
+        self._marks = LogMarks(superblock.checkpoint.index)
+        self._one_at_a_time = asyncio.Lock()
+        self._frozen: _Frozen | None = None
+        self._durable_waits: list[tuple[int, asyncio.Future[None]]] = []
+        self._is_stopped = False
+        self._directory = context.directories.row_directory(superblock.tablet_id)
+        self._bound_log = _log.bind(tablet=superblock.tablet_id, server=context.uuid)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a flush or compaction is under way."""
+        return self._one_at_a_time.locked()
+
+    # What it is told.
+
+    def note_applied(self, index: int, size_bytes: int) -> None:
+        """An entry was applied whose record has this size."""
+        self._marks.note(index, size_bytes)
+
+    def note_durable(self, op_id: OpId) -> None:
+        """The log is durable up to this entry."""
+        if not self._durable_waits:
+            return
+        waits, self._durable_waits = self._durable_waits, []
+        for index, durable in waits:
+            if index > op_id.index:
+                self._durable_waits.append((index, durable))
+            elif not durable.done():
+                durable.set_result(None)
+
+    async def stop(self) -> None:
+        """Begins nothing any more and waits for what is under way; the log must still be open."""
+        self._is_stopped = True
+        for _, durable in self._durable_waits:
+            durable.cancel()
+        async with self._one_at_a_time:
+            pass
+
+    # What it does.
+
+    async def flush(self) -> bool:
+        """Makes a checkpoint of what is in memory; False if there is nothing to flush.
+
+        Raises:
+            KuduError: DISK_FULL, try later: what was frozen stays in memory and is flushed by a later call.
+        """
+        async with self._one_at_a_time:
+            if self._is_stopped or not (self._frozen or self._tablet.has_unflushed):
+                return False
+            frozen = self._frozen or self._freeze()
+            self._frozen = frozen
+            result = await self._run(frozen.plan.run)
+            if not await self._log_is_durable(frozen.state.op_id.index):
+                return False
+            await metadata_durable(self._consensus_metadata)
+            superblock = replace(
+                self.superblock,
+                schema=frozen.schema,
+                checkpoint=frozen.state.op_id,
+                checkpoint_timestamp=frozen.state.timestamp,
+                rows=self._tablet.records_after(result),
+                retained=frozen.retained,
+            )
+            await self._replace_superblock(superblock)
+            removed = self._tablet.finish(result)
+            self._frozen = None
+            self._on_memory_changed()
+            await self._unlink(removed)
+            self._bound_log.info("tablet_flushed", op_id=str(frozen.state.op_id), rowsets=len(superblock.rows.rowsets))
+        await self.collect_log()
+        return True
+
+    async def collect_log(self) -> int:
+        """Removes log segments that neither a restart nor a follower within the bounds needs; how many."""
+        options = self._context.options
+        floor = min(self.superblock.checkpoint.index, self._marks.index_before(options.log_retain_bytes))
+        slow = min(floor, self._consensus.replicated_index)
+        up_to = max(slow, min(floor, self._marks.index_before(options.log_retain_bytes_max)))
+        if up_to <= self._log.first_index or self._is_stopped:
+            return 0
+        removed = await self._log.collect(up_to)
+        if removed:
+            self._bound_log.info("log_collected", segments=removed, first_index=self._log.first_index)
+        return removed
+
+    # The steps.
+
+    def _freeze(self) -> _Frozen:
+        state = self._state()
+        return _Frozen(self._tablet.begin_flush(state.op_id), state, self._tablet.schema, self._retained.snapshot())
+
+    async def _run(self, job: Callable[[Disk], T]) -> T:
+        disk = self._context.threads.disk
+
+        def work() -> T:
+            self._remove_unnamed()  # of an attempt that found the disk full
+            return job(disk)
+
+        try:
+            return await self._context.threads.run(work)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise KuduError(
+                    ErrorCode.DISK_FULL,
+                    f"tablet {self.superblock.tablet_id} cannot be flushed or compacted: {error}",
+                    verdict=Verdict.TRY_LATER,
+                ) from error
+            self._context.on_fatal(error)
+            raise
+
+    def _remove_unnamed(self) -> None:
+        disk, named = self._context.threads.disk, {file.name for file in self.superblock.rows.files}
+        for name in disk.list_dir(self._directory):
+            if name not in named:
+                disk.unlink(f"{self._directory}/{name}")
+
+    async def _log_is_durable(self, index: int) -> bool:
+        if self._log.durable_op_id.index >= index:
+            return True
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._durable_waits.append((index, durable))
+        await asyncio.wait((durable,))
+        return not durable.cancelled()
+
+    async def _replace_superblock(self, superblock: Superblock) -> None:
+        path = self._context.directories.superblock_path(superblock.tablet_id)
+        disk = self._context.threads.disk
+        try:
+            await self._context.threads.run(lambda: metadata.write(disk, path, superblock))
+        except OSError as error:
+            self._context.on_fatal(error)
+            raise
+        self.superblock = superblock
+
+    async def _unlink(self, files: Sequence[FileRecord]) -> None:
+        disk, paths = self._context.threads.disk, [f"{self._directory}/{file.name}" for file in files]
+        if not paths:
+            return
+
+        def unlink() -> None:
+            for path in paths:
+                disk.unlink(path)
+            disk.sync_dir(self._directory)
+
+        try:
+            await self._context.threads.run(unlink)
+        except OSError as error:
+            # They take space until the next start, which removes them; nothing depends on them.
+            self._bound_log.warning("files_not_removed", error=str(error))
