@@ -103,6 +103,7 @@ def append_from(
 def campaign(raft: Raft, now: float = 100.0) -> Output:
     """Lets the replica's time run out and its pre-vote succeed; the output is that of becoming a candidate."""
     raft.step(now, ClockAdvanced())
+    raft.step(now + 49.0, ClockAdvanced())
     out = raft.step(now + 50.0, ClockAdvanced())
     voters = raft.active_config.voters
     term = raft.term + 1

@@ -27,7 +27,14 @@ from kudu_py.consensus.core.output import Done, Output, Refused, SendVoteRequest
 from kudu_py.consensus.core.quorum import has_majority
 from kudu_py.consensus.core.replication import advance_transfer, append_own
 from kudu_py.consensus.core.state import NEVER, Campaign, ReplicaState, Transfer
-from kudu_py.consensus.core.transitions import adopt_term, arm_election_timer, become_follower, reply, set_hard_state
+from kudu_py.consensus.core.transitions import (
+    adopt_term,
+    arm_election_timer,
+    become_follower,
+    overslept,
+    reply,
+    set_hard_state,
+)
 
 # Campaigning.
 
@@ -37,6 +44,9 @@ def on_election_clock(state: ReplicaState, now: float, out: Output) -> None:
     if now < state.election_deadline:
         return
     assert state.is_voter, f"{state.uuid} has an election timer but is no voter of {state.active_config}"
+    if overslept(state, now, state.election_deadline):
+        state.election_deadline = now + state.options.heartbeat_interval_s
+        return
     if not state.hard_state_durable:
         # The disk is slower than the timer. Another term would only pile up behind the one that waits (KUDU-2149).
         arm_election_timer(state, now)

@@ -24,7 +24,7 @@ from kudu_py.consensus.core.output import AppendReply, Output, SendAppend, SendR
 from kudu_py.consensus.core.progress import Progress
 from kudu_py.consensus.core.quorum import majority_value
 from kudu_py.consensus.core.state import ReplicaState
-from kudu_py.consensus.core.transitions import adopt_term, arm_election_timer, become_follower, reply
+from kudu_py.consensus.core.transitions import adopt_term, arm_election_timer, become_follower, overslept, reply
 
 # The follower.
 
@@ -239,11 +239,8 @@ def on_append_answered(state: ReplicaState, now: float, event: AppendAnswered, o
     if state.role is not Role.LEADER or event.term < state.term:
         return
     row = state.progress.get(event.follower)
-    if row is None:
+    if row is None or event.request > state.last_request:
         return
-    assert event.request <= state.last_request, (
-        f"{event.follower} answers request {event.request} of {state.last_request}"
-    )
     row.answered_at, row.has_answered, row.is_paused = now, True, False
     if event.request > row.confirmed_request:
         row.confirmed_request = event.request
@@ -299,8 +296,12 @@ def _back_off(state: ReplicaState, row: Progress, event: AppendAnswered, out: Ou
 def on_request_failed(state: ReplicaState, event: RequestFailed) -> None:
     """No answer: the next attempt is the next heartbeat's, lest a dead server be called in a tight loop."""
     row = state.progress.get(event.follower)
-    if row is not None and event.request == row.in_flight:
-        row.in_flight, row.is_paused = 0, True
+    if row is None:
+        return
+    if event.request == row.in_flight:
+        row.in_flight = 0
+    if event.request > row.confirmed_request and not row.in_flight:
+        row.is_paused = True
 
 
 def on_follower_needs_copy(state: ReplicaState, event: FollowerLacksTablet | FollowerBehindLog, out: Output) -> None:
@@ -369,7 +370,10 @@ def on_leader_clock(state: ReplicaState, now: float, out: Output) -> None:
     if now >= state.quorum_check_at:
         heard = [row.answered_at for row in state.voter_progress]
         heard.append(now)
-        state.quorum_check_at = majority_value(heard) + state.options.election_timeout_s
+        if overslept(state, now, state.quorum_check_at):
+            state.quorum_check_at = now + state.options.heartbeat_interval_s
+        else:
+            state.quorum_check_at = majority_value(heard) + state.options.election_timeout_s
         if now >= state.quorum_check_at:
             become_follower(state, now, out, None)
             return

@@ -73,6 +73,7 @@ class ReplicaState:
         election_deadline: when this replica campaigns; NEVER for leaders and non-voters.
         leader_contact_at: when a leader of this term was last heard.
         failed_pre_votes: in a row; each doubles the pause before the next.
+        was_late: whether the last deadline was put off because this replica itself came late to it.
         campaign: questions out, if any.
         progress: by uuid, for each other member of the active config, in the config's order; empty unless leading.
         voter_progress: those that are counted.
@@ -99,6 +100,7 @@ class ReplicaState:
     election_deadline: float = NEVER
     leader_contact_at: float = -NEVER
     failed_pre_votes: int = 0
+    was_late: bool = False
     campaign: Campaign | None = None
     progress: dict[ServerId, Progress] = field(default_factory=dict)
     voter_progress: list[Progress] = field(default_factory=list)

@@ -282,16 +282,43 @@ class TestDisruption:
 
     def test_a_granted_pre_vote_counts_whatever_the_voters_term(self):
         raft = make_raft(terms=[1])
-        raft.step(0.0, ClockAdvanced())
-        raft.step(9.0, ClockAdvanced())
-        raft.step(9.0, VoteAnswered(B, 2, True, True, 2))
+        raft.step(raft.step(0.0, ClockAdvanced()).deadline, ClockAdvanced())
+        raft.step(1.5, VoteAnswered(B, 2, True, True, 2))
         assert raft.role is Role.CANDIDATE
 
     def test_a_refused_pre_vote_teaches_a_higher_term(self):
         raft = make_raft(terms=[1])
+        raft.step(raft.step(0.0, ClockAdvanced()).deadline, ClockAdvanced())
+        assert raft.step(1.5, VoteAnswered(B, 5, False, True, 2)).hard_state == HardState(5, None)
+
+    def test_a_follower_that_overslept_hears_what_has_arrived_before_it_campaigns(self):
+        raft = make_raft(terms=[1])
+        raft.step(0.0, append_from("b", 1, (1, 1)))
+        out = raft.step(7.0, ClockAdvanced())
+        assert (out.send, out.role, out.deadline) == ([], None, pytest.approx(7.3))
+        assert raft.step(7.0, append_from("b", 1, (1, 1))).deadline == pytest.approx(8.5)
+
+    def test_a_follower_that_always_oversleeps_campaigns_all_the_same(self):
+        raft = make_raft(terms=[1])
         raft.step(0.0, ClockAdvanced())
-        raft.step(9.0, ClockAdvanced())
-        assert raft.step(9.0, VoteAnswered(B, 5, False, True, 2)).hard_state == HardState(5, None)
+        raft.step(7.0, ClockAdvanced())
+        assert len(raft.step(14.0, ClockAdvanced()).send) == 2
+
+    def test_a_leader_that_overslept_reads_its_answers_before_it_steps_down(self):
+        raft = make_raft()
+        now = lead(raft)
+        out = raft.step(now + 7.0, ClockAdvanced())
+        assert raft.role is Role.LEADER
+        acknowledge(raft, now + 7.0, appends(out)[B])
+        raft.step(now + 7.3, ClockAdvanced())
+        assert raft.role is Role.LEADER
+
+    def test_a_leader_that_overslept_steps_down_if_no_answer_has_come(self):
+        raft = make_raft()
+        now = lead(raft)
+        raft.step(now + 7.0, ClockAdvanced())
+        raft.step(now + 7.3, ClockAdvanced())
+        assert raft.role is Role.FOLLOWER
 
     def test_a_slow_disk_does_not_pile_up_terms(self):
         raft = make_raft(terms=[1])
