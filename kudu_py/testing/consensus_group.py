@@ -1,7 +1,7 @@
 """Whole groups of `RaftConsensus` in one loop, for tests and benchmarks: real logs, metadata, links and services.
 
-A `GroupServer` is one server with one replica of one tablet; what it stands on (disk, network, clocks) is given, so that the
-same group runs on virtual time with simulated disks and networks, or on loopback with real ones.
+A `GroupServer` is one server with one replica of one tablet; what it stands on (disk, network, clocks) is given, so
+that the same group runs on virtual time with simulated disks and networks, or on loopback with real ones.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ from kudu_py.wal.log import Log
 from kudu_py.wal.options import WalOptions
 
 TESTING_OPTIONS = ConsensusOptions(raft=RaftOptions(check_invariants=True))
+_POLL_S = 0.005
+_LINKS, _WAL, _NETWORK = PeerLinkOptions(), WalOptions(), SimNetworkOptions()
 
 
 class Server(Protocol):
@@ -96,8 +98,8 @@ class GroupServer:
     dialer: Dialer
     serve: Callable[[], Server]
     options: ConsensusOptions = TESTING_OPTIONS
-    link_options: PeerLinkOptions = PeerLinkOptions()
-    wal_options: WalOptions = WalOptions()
+    link_options: PeerLinkOptions = _LINKS
+    wal_options: WalOptions = _WAL
     machine: JournalMachine = field(default_factory=JournalMachine)
     fatal: BaseException | None = None
     roles: list[RoleMark] = field(default_factory=list)
@@ -167,6 +169,15 @@ class GroupServer:
             await self.links.close()
         self.replica = self.links = self.server = None
 
+    def __str__(self) -> str:
+        replica = self.replica
+        if replica is None:
+            return f"{self.address} does not run"
+        return (
+            f"{self.address} {replica.role.value} of term {replica.term}, last {replica.last_op_id}, "
+            f"committed {replica.commit_index}, applied {replica.applied_index}, fatal {self.fatal!r}"
+        )
+
     @property
     def raft(self) -> RaftConsensus:
         """The replica, which runs."""
@@ -227,9 +238,9 @@ class SimGroup:
         *,
         size: int = 3,
         options: ConsensusOptions = TESTING_OPTIONS,
-        link_options: PeerLinkOptions = PeerLinkOptions(),
-        wal_options: WalOptions = WalOptions(),
-        network_options: SimNetworkOptions = SimNetworkOptions(),
+        link_options: PeerLinkOptions = _LINKS,
+        wal_options: WalOptions = _WAL,
+        network_options: SimNetworkOptions = _NETWORK,
     ) -> None:
         self.rng = random.Random(seed)
         self.network = SimNetwork(self.rng, network_options)
@@ -294,16 +305,11 @@ class SimGroup:
 
     async def wait_until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Waits, in steps of virtual time, until something holds."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not holds():
-                    await asyncio.sleep(0.005)
-        except TimeoutError:
-            states = [
-                f"{server.uuid[:4]} {server.replica and (server.replica.role.value, server.replica.term, str(server.replica.last_op_id), server.replica.commit_index, server.replica.applied_index)} {server.fatal!r}"
-                for server in self.servers
-            ]
-            raise AssertionError(f"did not come to hold within {timeout_s:g} s: {states}") from None
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not holds():
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError("\n".join([f"not within {timeout_s:g} s:", *map(str, self.servers)]))
+            await asyncio.sleep(_POLL_S)
 
     def leaders(self) -> list[GroupServer]:
         """Whoever takes writes."""
@@ -320,9 +326,10 @@ class SimGroup:
         while True:
             leader = await self.leader(among)
             try:
-                await leader.raft.propose(EntryKind.WRITE, payload).future
-            except KuduError:
-                await asyncio.sleep(0.01)
+                async with asyncio.timeout(5.0):
+                    await leader.raft.propose(EntryKind.WRITE, payload).future
+            except (KuduError, TimeoutError):
+                await asyncio.sleep(_POLL_S)
             else:
                 return leader
 

@@ -78,10 +78,10 @@ class SimNetwork:
             if {call.origin, call.target} == {origin, target}:
                 call.break_later()
 
-    def heal(self, origin: str | None = None, target: str | None = None) -> None:
+    def heal(self, origin: str | None = None, target: str | None = None, *, both_ways: bool = True) -> None:
         """Ends the cuts between two nodes, or all."""
         for way in sorted(self._cuts):
-            if origin is None or set(way) == {origin, target}:
+            if origin is None or way == (origin, target) or (both_ways and way == (target, origin)):
                 self._cuts.discard(way)
         for call in sorted(self._calls, key=lambda call: call.number):
             call.flush()
