@@ -209,7 +209,7 @@ def start_transfer(state: ReplicaState, now: float, successor: ServerId | None, 
     """
     assert state.role is Role.LEADER, f"{state.uuid} hands over but does not lead"
     state.transfer = Transfer(successor, now + state.options.election_timeout_s)
-    advance_transfer(state, out)
+    advance_transfer(state, now, out)
 
 
 def _handover_refusal(state: ReplicaState, successor: ServerId | None) -> KuduError | None:

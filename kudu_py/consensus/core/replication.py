@@ -266,7 +266,7 @@ def _note_match(state: ReplicaState, now: float, row: Progress, event: AppendAns
         if row.is_voter:
             advance_commit(state, now, out)
         if state.transfer is not None:
-            advance_transfer(state, out)
+            advance_transfer(state, now, out)
     elif row.in_flight_last > row.in_flight_preceding:
         # Entries were sent, and it has no more than before: try again with the next heartbeat, not in a tight loop.
         row.is_paused = True
@@ -324,15 +324,16 @@ def on_follower_needs_copy(state: ReplicaState, event: FollowerLacksTablet | Fol
     out.copy_to.append(row.uuid)
 
 
-def advance_transfer(state: ReplicaState, out: Output) -> None:
-    """Tells the successor to campaign once it has all entries, so that it can win."""
+def advance_transfer(state: ReplicaState, now: float, out: Output) -> None:
+    """Tells the successor to campaign once it has all entries, so that it can win; only one that was alive lately."""
     transfer = state.transfer
     assert transfer is not None, "no handover is under way"
     if transfer.asked is not None:
         return
     last = state.log.last.index
     for row in state.voter_progress:
-        if row.match_index == last and row.has_answered and transfer.successor in (None, row.uuid):
+        is_alive = row.has_answered and row.answered_at + state.options.election_timeout_s >= now
+        if row.match_index == last and is_alive and transfer.successor in (None, row.uuid):
             transfer.asked = row.uuid
             out.send.append(SendRunElection(row.uuid, state.term))
             return

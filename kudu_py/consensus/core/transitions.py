@@ -62,9 +62,9 @@ def arm_election_timer(state: ReplicaState, now: float) -> None:
 def overslept(state: ReplicaState, now: float, deadline: float) -> bool:
     """Whether this replica comes so late to its own deadline that it should first hear what has arrived meanwhile.
 
-    A process that was stopped, or whose loop was busy, finds its timers run out and the messages that would have prevented it
-    still unread. Without this, one busy machine makes elections where no leader is missing. Only once in a row: who is always
-    late must not wait for ever.
+    A process that was stopped, or whose loop was busy, finds its timers run out and the messages that would have
+    prevented it still unread. Without this, one busy machine makes elections where no leader is missing. Only once in
+    a row: who is always late must not wait for ever.
     """
     late = now - deadline > state.options.heartbeat_interval_s
     state.was_late = late and not state.was_late
