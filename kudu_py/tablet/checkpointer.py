@@ -15,7 +15,8 @@ results, schema. A flush makes one, in this order:
     followers are that still do, within a bound.
 A compaction is the same without 1, 3, 4 and 8: its files hold nothing above the checkpoint that stands.
 
-One flush or compaction at a time: each publishes records that follow from the ones before.
+A flush and a compaction may be under way at once, so that a long compaction does not hold up what keeps memory bounded;
+publishing (5 and 6) is one at a time, since each publishes records that follow from the ones before.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from kudu_py.common.schema import Schema
 from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.env.disk import Disk
 from kudu_py.tablet import metadata
+from kudu_py.tablet.compaction import RunMergePlan
 from kudu_py.tablet.context import ServerContext
 from kudu_py.tablet.durable_metadata import metadata_durable
 from kudu_py.tablet.flush import FlushPlan
 from kudu_py.tablet.metadata import Superblock
-from kudu_py.tablet.records import FileRecord
+from kudu_py.tablet.records import FileRecord, TabletRecords
 from kudu_py.tablet.retained_results import RetainedResults, RetainedSnapshot
-from kudu_py.tablet.tablet import Tablet
+from kudu_py.tablet.tablet import Result, Tablet
 from kudu_py.wal.log import Log
 
 _log = structlog.get_logger(__name__)
@@ -127,7 +129,9 @@ class Checkpointer:
         self._state = state
         self._on_memory_changed = on_memory_changed
         self._marks = LogMarks(superblock.checkpoint.index)
-        self._one_at_a_time = asyncio.Lock()
+        self._flushing = asyncio.Lock()
+        self._compacting = asyncio.Lock()
+        self._publishing = asyncio.Lock()
         self._frozen: _Frozen | None = None
         self._durable_waits: list[tuple[int, asyncio.Future[None]]] = []
         self._is_stopped = False
@@ -137,7 +141,7 @@ class Checkpointer:
     @property
     def is_busy(self) -> bool:
         """Whether a flush or compaction is under way."""
-        return self._one_at_a_time.locked()
+        return self._flushing.locked() or self._compacting.locked()
 
     # What it is told.
 
@@ -161,7 +165,7 @@ class Checkpointer:
         self._is_stopped = True
         for _, durable in self._durable_waits:
             durable.cancel()
-        async with self._one_at_a_time:
+        async with self._flushing, self._compacting:
             pass
 
     # What it does.
@@ -172,30 +176,54 @@ class Checkpointer:
         Raises:
             KuduError: DISK_FULL, try later: what was frozen stays in memory and is flushed by a later call.
         """
-        async with self._one_at_a_time:
+        async with self._flushing:
             if self._is_stopped or not (self._frozen or self._tablet.has_unflushed):
                 return False
-            frozen = self._frozen or self._freeze()
-            self._frozen = frozen
-            result = await self._run(frozen.plan.run)
+            frozen = self._frozen = self._frozen or self._freeze()
+            result = await self._run(frozen.plan.run, frozen.plan.block_ids)
             if not await self._log_is_durable(frozen.state.op_id.index):
                 return False
             await metadata_durable(self._consensus_metadata)
-            superblock = replace(
-                self.superblock,
-                schema=frozen.schema,
-                checkpoint=frozen.state.op_id,
-                checkpoint_timestamp=frozen.state.timestamp,
-                rows=self._tablet.records_after(result),
-                retained=frozen.retained,
+            await self._publish(
+                result,
+                lambda rows: replace(
+                    self.superblock,
+                    schema=frozen.schema,
+                    checkpoint=frozen.state.op_id,
+                    checkpoint_timestamp=frozen.state.timestamp,
+                    rows=rows,
+                    retained=frozen.retained,
+                ),
             )
-            await self._replace_superblock(superblock)
-            removed = self._tablet.finish(result)
             self._frozen = None
             self._on_memory_changed()
-            await self._unlink(removed)
-            self._bound_log.info("tablet_flushed", op_id=str(frozen.state.op_id), rowsets=len(superblock.rows.rowsets))
+            self._bound_log.info(
+                "tablet_flushed", op_id=str(frozen.state.op_id), rowsets=len(self.superblock.rows.rowsets)
+            )
         await self.collect_log()
+        return True
+
+    async def compact(self) -> bool:
+        """Exchanges some files for better ones; False if nothing is worth it.
+
+        Raises:
+            KuduError: DISK_FULL, try later.
+        """
+        async with self._compacting:
+            plan = None if self._is_stopped else self._tablet.begin_compaction(self._context.history_begin())
+            if plan is None:
+                return False
+            block_ids = range(plan.run_id, plan.run_id + 1) if isinstance(plan, RunMergePlan) else plan.block_ids
+            try:
+                result: Result = await self._run(lambda disk: plan.run(disk), block_ids)
+            except BaseException:
+                self._tablet.abandon_compaction()
+                raise
+            removed = await self._publish(result, lambda rows: replace(self.superblock, rows=rows))
+            self._on_memory_changed()
+            self._bound_log.info(
+                "tablet_compacted", rowsets=len(self.superblock.rows.rowsets), files_removed=len(removed)
+            )
         return True
 
     async def collect_log(self) -> int:
@@ -217,30 +245,37 @@ class Checkpointer:
         state = self._state()
         return _Frozen(self._tablet.begin_flush(state.op_id), state, self._tablet.schema, self._retained.snapshot())
 
-    async def _run(self, job: Callable[[Disk], T]) -> T:
+    async def _run(self, job: Callable[[Disk], T], block_ids: range) -> T:
         disk = self._context.threads.disk
-
-        def work() -> T:
-            self._remove_unnamed()  # of an attempt that found the disk full
-            return job(disk)
-
         try:
-            return await self._context.threads.run(work)
+            return await self._context.threads.run(lambda: job(disk))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise KuduError(
-                    ErrorCode.DISK_FULL,
-                    f"tablet {self.superblock.tablet_id} cannot be flushed or compacted: {error}",
-                    verdict=Verdict.TRY_LATER,
-                ) from error
-            self._context.on_fatal(error)
-            raise
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self._context.on_fatal(error)
+                raise
+            await self._context.threads.run(lambda: self._remove_files_of(block_ids))
+            raise KuduError(
+                ErrorCode.DISK_FULL,
+                f"tablet {self.superblock.tablet_id} cannot be flushed or compacted: {error}",
+                verdict=Verdict.TRY_LATER,
+            ) from error
 
-    def _remove_unnamed(self) -> None:
-        disk, named = self._context.threads.disk, {file.name for file in self.superblock.rows.files}
+    def _remove_files_of(self, block_ids: range) -> None:
+        """Of an attempt that found the disk full; the next one uses the same names. Blocks."""
+        disk = self._context.threads.disk
         for name in disk.list_dir(self._directory):
-            if name not in named:
+            block_id = name.partition(".")[0]
+            if block_id.isdecimal() and int(block_id) in block_ids:
                 disk.unlink(f"{self._directory}/{name}")
+
+    async def _publish(
+        self, result: Result, superblock_of: Callable[[TabletRecords], Superblock]
+    ) -> tuple[FileRecord, ...]:
+        async with self._publishing:
+            await self._replace_superblock(superblock_of(self._tablet.records_after(result)))
+            removed = self._tablet.finish(result)
+        await self._unlink(removed)
+        return removed
 
     async def _log_is_durable(self, index: int) -> bool:
         if self._log.durable_op_id.index >= index:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.hybrid_time import HybridTime, add_micros
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.consensus.core.state import Chance
 from kudu_py.consensus.peer_links import PeerLinkOptions, PeerLinks
@@ -83,3 +84,7 @@ class ServerContext:
     memory: MemoryBudget
     on_report: Callable[[TabletId], None]
     on_fatal: Callable[[BaseException], None]
+
+    def history_begin(self) -> HybridTime:
+        """Snapshots from this time on are to be readable."""
+        return add_micros(self.hybrid_clock.physical(), -int(self.options.history_max_age_s * 1e6))

@@ -24,7 +24,7 @@ import pyarrow as pa
 import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
-from kudu_py.common.hybrid_time import HybridTime, add_micros, physical_micros
+from kudu_py.common.hybrid_time import HybridTime, physical_micros
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import OpId
 from kudu_py.common.partition import Partition, PartitionSchema
@@ -440,7 +440,7 @@ class TabletReplica:
         Raises:
             KuduError: INVALID_SNAPSHOT.
         """
-        oldest = max(self.running().tablet.records.history_start, self.history_begin())
+        oldest = max(self.running().tablet.records.history_start, self._context.history_begin())
         if timestamp < oldest:
             raise KuduError(
                 ErrorCode.INVALID_SNAPSHOT,
@@ -448,11 +448,6 @@ class TabletReplica:
                 f"at {physical_micros(oldest)} µs",
                 details={"oldest_timestamp": str(oldest)},
             )
-
-    def history_begin(self) -> HybridTime:
-        """Snapshots from this time on are to be readable."""
-        age_micros = int(self._context.options.history_max_age_s * 1e6)
-        return add_micros(self._context.hybrid_clock.physical(), -age_micros)
 
     def scan(self, spec: ScanSpec) -> Iterator[pa.RecordBatch]:
         """The rows at `spec.timestamp`, which `latest_snapshot` or `snapshot_at` gave.
