@@ -130,6 +130,21 @@ class FlagValue:
     source: Source
     where: str
 
+    @property
+    def name(self) -> str:
+        """The flag's name."""
+        return self.flag.name
+
+    @property
+    def source_text(self) -> str:
+        """Where the value came from, for people."""
+        return f"{self.source.value} ({self.where})" if self.where else self.source.value
+
+    @property
+    def help(self) -> str:
+        """The flag's help."""
+        return self.flag.help
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[T]):
@@ -399,10 +414,9 @@ def config_text(values: Iterable[FlagValue]) -> str:
     """What `--print-config` prints: valid TOML, with each value's source as a comment."""
     lines = []
     for value in values:
-        where = f" ({value.where})" if value.where else ""
         absent = value.value is None
         text = f"# {value.flag.name} is not set" if absent else f"{value.flag.name} = {_toml(value.value)}"
-        lines.append(f"{text}  # {value.source.value}{where}")
+        lines.append(f"{text}  # {value.source_text}")
     return "\n".join(lines) + "\n"
 
 
