@@ -1,4 +1,9 @@
 """The Raft state machine: synchronous, no I/O, no clock, no logging, no protobuf.
 
 One door in, one value out: `Raft.step(now, event) -> Output`.
+
+`model`, `events` and `output` are the values it speaks in. `raft` dispatches; the decisions are functions of an
+explicit `state` in `election`, `replication` and `membership`. Election stands on replication, replication on
+membership, all on `transitions`. `log_view`, `progress`, `reads` and `quorum` are the small parts below; `invariants`
+says what holds between any two steps.
 """

@@ -8,6 +8,7 @@ The ordering rules, which the driver keeps and the machine relies on:
 3. `send` and `replies` may leave at once: they promise nothing that is not on disk already.
 4. `send_after_durable` and `replies_after_durable` leave only once `append` and `hard_state` of this **and all
    earlier** outputs are durable. A vote, an acknowledgement of entries and a request for votes are such promises.
+   Count outputs, not OpIds: an OpId may be cut off and appended again, and a report then means the first time at least.
 5. `commit_to` may be applied at once, even before the own log is durable: a majority is. (A *checkpoint* waits for the
    own log.)
 6. `abort_after` fails rounds before the same output's `append` puts others in their place.
@@ -58,7 +59,10 @@ class SendVoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class SendRunElection:
-    """RunLeaderElection to `to`: campaign at once (leadership transfer)."""
+    """RunLeaderElection to `to`: campaign at once (leadership transfer).
+
+    `term` comes back as `ElectionRequested.term`, so that a late duplicate starts nothing.
+    """
 
     to: ServerId
     term: int

@@ -84,7 +84,6 @@ class Raft:
         self._reported_role: Role | None = None
         self._reported_term = -1
         self._reported_leader: ServerId | None = None
-        self._reported_deadline = NEVER
 
     def step(self, now: float, event: Event) -> Output:
         """Takes one fact and says what follows from it."""
