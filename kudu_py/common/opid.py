@@ -12,7 +12,7 @@ class OpId(NamedTuple):
     """
 
     term: int
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which makes no sense for an OpId
 
     def __str__(self) -> str:
         return f"{self.term}.{self.index}"
