@@ -1,0 +1,1 @@
+"""Status pages, health and metrics over HTTP, served by both daemons on their event loop."""
