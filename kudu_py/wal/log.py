@@ -18,7 +18,7 @@ from kudu_py.wal.index import SegmentIndex
 from kudu_py.wal.options import WalOptions
 from kudu_py.wal.reader import read_records
 from kudu_py.wal.recent import RecentRecords
-from kudu_py.wal.recovery import Recovered, TornTail, recover, void_segments_after
+from kudu_py.wal.recovery import Recovered, TornTail, recover, void_entries_after
 from kudu_py.wal.segment import Segment, close_segment, corruption, index_of, read_footer
 from kudu_py.wal.writer import Writer
 
@@ -403,7 +403,8 @@ class Log:
             )
 
     def _batch_durable(self, segment: Segment, preceding: OpId, last: OpId) -> None:
-        void_segments_after(self._segments[:-1], preceding.index)
+        # The next batch was started already, maybe in a segment behind this one.
+        void_entries_after(preceding.index, self._segments, before_sequence=segment.sequence)
         if preceding.index < self._base.index:
             self._base = preceding
         cut, self._in_flight_cut = self._in_flight_cut, None
@@ -434,7 +435,8 @@ class Log:
             segment.end_offset,
             segment.size_bytes,
         )
-        index = segment.index if segment.is_closed or segment.index is None else segment.index.copy()
+        was_closed = segment.is_closed
+        index = segment.index if was_closed or segment.index is None else segment.index.copy()
 
         def job() -> tuple[list[Record], SegmentIndex]:
             if index is not None:
@@ -454,7 +456,8 @@ class Log:
             records, found = await self._run(job, finished=segment.unpin)
         except OSError as error:
             raise _disk_error(f"entry {first} of tablet {self._tablet_id} cannot be read", error) from error
-        if segment.is_closed and not segment.is_collected:
+        # Not the copy of a segment that was in use then: it may have got more batches before it was closed.
+        if was_closed and not segment.is_collected:
             segment.index = found
             self._note_index(segment)
         return records

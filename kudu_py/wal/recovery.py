@@ -118,7 +118,7 @@ class Recovered:
                 raise corruption(segment.path, SEGMENT_HEADER_BYTES, f"it does not continue entry {self.last}")
         else:
             self.base = footer.lowest
-        void_segments_after(self.segments, footer.lowest.index)
+        void_entries_after(footer.lowest.index, self.segments, before_sequence=segment.sequence)
         self.terms.truncate_after(footer.lowest.index)
         if footer.lowest.index < self.base.index:
             self.base = footer.lowest
@@ -131,9 +131,11 @@ class Recovered:
         self.last = footer.last
 
 
-def void_segments_after(segments: Sequence[Segment], index: int) -> None:
-    """Notes that entries above `index` in these segments were overwritten later."""
+def void_entries_after(index: int, segments: Sequence[Segment], *, before_sequence: int) -> None:
+    """Notes that entries above `index` in segments before this sequence were overwritten later."""
     for segment in reversed(segments):
+        if segment.sequence >= before_sequence:
+            continue
         if segment.live_last <= index:
             # Older ones end lower still: each was cut when a younger one began below its end.
             break
@@ -326,7 +328,8 @@ class _Tail:
         if not header.truncates and header.preceding != last:
             self._refuse(offset, f"the batch continues {header.preceding}, the log ends with {last}")
         if header.truncates and (
-            header.preceding.index >= last.index or self._term_at(header.preceding.index) != header.preceding.term
+            header.preceding.index >= last.index
+            or self._term_at(header.preceding.index) not in (None, header.preceding.term)
         ):
             self._refuse(offset, f"the batch truncates after {header.preceding}, which the log does not hold")
         assert recovered.base.index <= last.index, (recovered.base, last)
@@ -340,7 +343,7 @@ class _Tail:
         return None, 0
 
     def _term_at(self, index: int) -> int | None:
-        """The term of an entry so far; None if it is older than the log."""
+        """The term of an entry so far; None if it is older than the log: a truncation may reach below what is left."""
         own = self._segment.index
         if own is not None and index > own.lowest.index:
             return own.runs.term_at(index)
