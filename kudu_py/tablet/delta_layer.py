@@ -23,6 +23,8 @@ from kudu_py.tablet.records import DeltaLayerRecord, RowIdRange
 ROW_ID = "row_id"
 TIMESTAMP = "timestamp"
 DELETE = "delete"
+_DELETES = b"deletes"
+"""In the schema's metadata: how many of the deltas delete. Most layers have none, and a start looks for them."""
 
 
 def write_layer(disk: Disk, directory: str, layer_id: int, block: DeltaBlock) -> DeltaLayerRecord:
@@ -33,8 +35,9 @@ def write_layer(disk: Disk, directory: str, layer_id: int, block: DeltaBlock) ->
         fields.append(pa.field(str(column_id), column.values.type))
         if column.is_set is not None:
             fields.append(pa.field(f"set_{column_id}", pa.bool_()))
+    schema = pa.schema(fields, metadata={_DELETES: str(int(block.deletes.sum()))})
     chunk_rows = chunk_rows_for(block.rows, block.memory_bytes)
-    writer = ColumnarFileWriter(disk, directory, f"{layer_id}.deltas", pa.schema(fields), chunk_rows=chunk_rows)
+    writer = ColumnarFileWriter(disk, directory, f"{layer_id}.deltas", schema, chunk_rows=chunk_rows)
     try:
         for first in range(0, block.rows, chunk_rows):
             part = block.take(order[first : first + chunk_rows])
@@ -52,7 +55,6 @@ def write_layer(disk: Disk, directory: str, layer_id: int, block: DeltaBlock) ->
         layer_id=layer_id,
         file=file,
         rows=block.rows,
-        deletes=int(block.deletes.sum()),
         min_timestamp=HybridTime(int(block.timestamps.min())),
         max_timestamp=HybridTime(int(block.timestamps.max())),
     )
@@ -65,6 +67,7 @@ class DeltaLayer:
         self.record = record
         self._file = ColumnarFile(disk, directory, record.file)
         self._blocks: list[DeltaBlock] = []
+        self.deletes = int((self._file.schema.metadata or {}).get(_DELETES, b"0"))
 
     @property
     def blocks(self) -> Sequence[DeltaBlock]:
@@ -72,6 +75,15 @@ class DeltaLayer:
         if not self._blocks:
             self._blocks = [self._block(chunk) for chunk in range(self._file.chunk_count)]
         return self._blocks
+
+    def count_of(self, spans: Sequence[RowIdRange]) -> int:
+        """Number of deltas of row ids in these ranges."""
+        total = 0
+        for block in self.blocks:
+            for span in spans:
+                low, high = np.searchsorted(block.row_ids, (span.first, span.first + span.count)).tolist()
+                total += high - low
+        return total
 
     def concerns(self, spans: Sequence[RowIdRange]) -> bool:
         """Whether there is a delta of a row id in these ranges."""
@@ -84,7 +96,7 @@ class DeltaLayer:
 
     def deleted_row_ids(self) -> I64:
         """Row ids that are deleted here."""
-        if not self.record.deletes:
+        if not self.deletes:
             return np.zeros(0, np.int64)
         return np.concatenate([block.row_ids[block.deletes] for block in self.blocks])
 

@@ -114,8 +114,12 @@ def updates_of(batch: RowBatch, rows: I64, row_ids: I64, timestamp: int) -> Delt
 
 def deletes_of(row_ids: I64, timestamp: int) -> DeltaBlock:
     """The deltas that delete rows."""
-    n = len(row_ids)
-    return DeltaBlock(row_ids, np.full(n, timestamp, np.uint64), np.ones(n, np.bool_), {})
+    return deletes_at(row_ids, np.full(len(row_ids), timestamp, np.uint64))
+
+
+def deletes_at(row_ids: I64, timestamps: U64) -> DeltaBlock:
+    """The deltas that delete each row at its time."""
+    return DeltaBlock(row_ids, timestamps, np.ones(len(row_ids), np.bool_), {})
 
 
 def concatenate(blocks: Sequence[DeltaBlock]) -> DeltaBlock:
@@ -227,8 +231,34 @@ Positions = Callable[[I64], I64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Selected:
-    """Deltas of one block that concern a rowset: their places in the block and the positions of their rows."""
+class ColumnHistory:
+    """Every change of one column of a rowset, by position and, within a row, in order of time.
+
+    Attributes:
+        positions: int64[m], rising; a row with several changes occurs several times.
+        timestamps: uint64[m].
+        values: [m].
+    """
+
+    positions: I64
+    timestamps: U64
+    values: pa.Array
+
+    def bounds(self, first: int, end: int) -> tuple[int, int]:
+        """Which changes are of rows in [first, end)."""
+        low, high = np.searchsorted(self.positions, (first, end)).tolist()
+        return low, high
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selected:
+    """Deltas of one block that concern a rowset.
+
+    Attributes:
+        block: where they are.
+        rows: int64[m], their places in the block.
+        positions: int64[m], the positions of their rows.
+    """
 
     block: DeltaBlock
     rows: I64
@@ -245,8 +275,8 @@ def view_of(
     column_ids: Iterable[int],
 ) -> DeltaView:
     """Lays the blocks (each sequence in order of time) of one rowset out by position, as of `timestamp`."""
-    later = [_select(block, ranges, positions, after=False, timestamp=timestamp) for block in redo]
-    earlier = [_select(block, ranges, positions, after=True, timestamp=timestamp) for block in undo]
+    later = [select(block, ranges, positions, after=False, timestamp=timestamp) for block in redo]
+    earlier = [select(block, ranges, positions, after=True, timestamp=timestamp) for block in undo]
     redone = [part for part in later if part is not None]
     undone = [part for part in earlier if part is not None]
     dead = [part.positions[part.block.deletes[part.rows]] for part in redone]
@@ -259,9 +289,34 @@ def view_of(
     return DeltaView(deleted, columns)
 
 
-def _select(
+def history_of(parts: Sequence[Selected], column_id: int) -> ColumnHistory | None:
+    """All changes of a column in the selected deltas, which are in order of time; None if there is none."""
+    positions = []
+    timestamps = []
+    values = []
+    for part in parts:
+        column = part.block.columns.get(column_id)
+        if column is None:
+            continue
+        rows, at = part.rows, part.positions
+        if column.is_set is not None:
+            is_set = column.is_set[rows]
+            rows, at = rows[is_set], at[is_set]
+        if len(at):
+            positions.append(at)
+            timestamps.append(part.block.timestamps[rows])
+            values.append(column.values.take(pa.array(rows)))
+    if not positions:
+        return None
+    at = np.concatenate(positions)
+    order = np.argsort(at, kind="stable")
+    return ColumnHistory(at[order], np.concatenate(timestamps)[order], pa.concat_arrays(values).take(pa.array(order)))
+
+
+def select(
     block: DeltaBlock, ranges: Sequence[RowIdRange], positions: Positions, *, after: bool, timestamp: int
-) -> _Selected | None:
+) -> Selected | None:
+    """The block's deltas of rows in `ranges` that are still there, at or before (`after`: after) the timestamp."""
     row_ids, places = block.by_row_id()
     chosen = []
     for span in ranges:
@@ -284,10 +339,10 @@ def _select(
     here = at >= 0
     if not here.all():
         places, at = places[here], at[here]
-    return _Selected(block, places, at) if len(at) else None
+    return Selected(block, places, at) if len(at) else None
 
 
-def _changes(redone: list[_Selected], undone: list[_Selected], column_id: int) -> ColumnChanges | None:
+def _changes(redone: list[Selected], undone: list[Selected], column_id: int) -> ColumnChanges | None:
     # The last redo at or before the snapshot, or the first undo after it. No row has both: its redos are younger than its
     # undos, so an undo after the snapshot means that no redo is at or before it.
     latest = _pick(redone, column_id, last=True)
@@ -300,7 +355,7 @@ def _changes(redone: list[_Selected], undone: list[_Selected], column_id: int) -
     return ColumnChanges(positions[order], values)
 
 
-def _pick(parts: list[_Selected], column_id: int, *, last: bool) -> ColumnChanges | None:
+def _pick(parts: list[Selected], column_id: int, *, last: bool) -> ColumnChanges | None:
     positions = []
     values = []
     for part in parts:

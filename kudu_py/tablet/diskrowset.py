@@ -40,10 +40,14 @@ _LOCATIONS_MAGIC = b"kudupyLO"
 _LOCATIONS_TRAILER = struct.Struct("<8sQQ")
 
 
-def rows_schema(columns: Sequence[ColumnSchema]) -> pa.Schema:
-    """The Arrow schema of a rows file."""
+_FIRST_ROW_ID = b"first_row_id"
+
+
+def rows_schema(columns: Sequence[ColumnSchema], first_row_id: int) -> pa.Schema:
+    """The Arrow schema of a rows file; its metadata says what the row ids in the file are relative to."""
     fields = [pa.field(str(column.column_id), column.arrow_type) for column in columns]
-    return pa.schema([*fields, pa.field(ROW_ID, pa.uint32()), pa.field(TIMESTAMP, pa.uint64())])
+    fields += [pa.field(ROW_ID, pa.uint32()), pa.field(TIMESTAMP, pa.uint64())]
+    return pa.schema(fields, metadata={_FIRST_ROW_ID: str(first_row_id)})
 
 
 # -- locations -----------------------------------------------------------------------------------------------------------
@@ -189,6 +193,7 @@ class DiskRowSet:
         self.undo_layers = tuple(undo)
         self._schema = schema
         self._locations = locations
+        self._first_row_id = int(file.schema.metadata[_FIRST_ROW_ID])
         self._firsts = np.array([span.first for span in record.row_ids], np.int64)
         counts = np.array([span.count for span in record.row_ids], np.int64)
         self._offsets = np.cumsum(counts) - counts
@@ -237,8 +242,7 @@ class DiskRowSet:
 
     def row_ids_of(self, chunk: int) -> I64:
         """int64: the row ids of a chunk's rows."""
-        base = self.record.row_ids[0].first
-        result: I64 = self.file.column(chunk, ROW_ID).to_numpy().astype(np.int64) + base
+        result: I64 = self.file.column(chunk, ROW_ID).to_numpy().astype(np.int64) + self._first_row_id
         return result
 
     def timestamps_of(self, chunk: int) -> U64:

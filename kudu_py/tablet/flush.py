@@ -53,7 +53,7 @@ class FlushPlan:
         directory: where the files go.
         schema: of the tablet at the freeze.
         read_defaults: by column id, what rows older than a column read.
-        memrowset: the frozen rows; may be empty.
+        memrowset: the frozen rows; None if there are none.
         deltas: the frozen deltas, in order of time.
         block_ids: ids for the rowset, the layer and the runs, in that order.
         checkpoint: see `FlushResult`.
@@ -62,7 +62,7 @@ class FlushPlan:
     directory: str
     schema: Schema
     read_defaults: dict[int, object]
-    memrowset: MemRowSet
+    memrowset: MemRowSet | None
     deltas: tuple[DeltaBlock, ...]
     block_ids: range
     checkpoint: TabletRecords
@@ -75,25 +75,24 @@ class FlushPlan:
         rowset: DiskRowSet | None = None
         runs: list[KeyRun] = []
         layer: DeltaLayer | None = None
-        if self.memrowset.rows:
-            rowset = self._write_rows(disk)
-            runs = self._write_runs(disk)
+        memrowset = self.memrowset
+        if memrowset is not None:
+            rowset = self._write_rows(disk, memrowset)
+            runs = self._write_runs(disk, memrowset)
         if self.deltas:
             record = write_layer(disk, self.directory, self.block_ids[1], concatenate(self.deltas))
             layer = DeltaLayer(disk, self.directory, record)
         if rowset is not None or layer is not None:
             disk.sync_dir(self.directory)
-        frozen = self.memrowset if self.memrowset.rows else None
-        return FlushResult(self.checkpoint, frozen, rowset, tuple(runs), layer)
+        return FlushResult(self.checkpoint, memrowset, rowset, tuple(runs), layer)
 
-    def _write_rows(self, disk: Disk) -> DiskRowSet:
-        memrowset = self.memrowset
+    def _write_rows(self, disk: Disk, memrowset: MemRowSet) -> DiskRowSet:
         rowset_id = self.block_ids[0]
         order = memrowset.keys().order()
         in_order = bool((np.diff(order) == 1).all()) and order[0] == 0
-        columns = [self._column(column) for column in self.schema.columns]
+        columns = [self._column(memrowset, column) for column in self.schema.columns]
         timestamps = np.concatenate([chunk.timestamps for chunk in memrowset.chunks])
-        schema = rows_schema(self.schema.columns)
+        schema = rows_schema(self.schema.columns, memrowset.first_row_id)
         size_bytes = sum(column.nbytes for column in columns)
         chunk_rows = chunk_rows_for(memrowset.rows, size_bytes)
         writer = ColumnarFileWriter(
@@ -129,10 +128,10 @@ class FlushPlan:
         )
         return DiskRowSet.open(disk, self.directory, record, self.schema, {})
 
-    def _column(self, column: ColumnSchema) -> pa.Array:
+    def _column(self, memrowset: MemRowSet, column: ColumnSchema) -> pa.Array:
         """All values of a column in arrival order, in one array."""
         parts = []
-        for chunk in self.memrowset.chunks:
+        for chunk in memrowset.chunks:
             cells = chunk_column(chunk, column)
             if cells is None:
                 cells = pa.repeat(pa.scalar(self.read_defaults.get(column.column_id), column.arrow_type), chunk.rows)
@@ -145,24 +144,23 @@ class FlushPlan:
                 parts = [part.cast(pa.large_binary()) for part in parts]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
-    def _write_runs(self, disk: Disk) -> list[KeyRun]:
-        first = self.memrowset.first_row_id
+    def _write_runs(self, disk: Disk, memrowset: MemRowSet) -> list[KeyRun]:
         runs = []
-        for i, low in enumerate(range(0, self.memrowset.rows, MAX_ROW_SPAN)):
-            pieces = self._hashed(low, low + MAX_ROW_SPAN)
-            record = write_run(disk, self.directory, self.block_ids[2 + i], first_row_id=first + low, pieces=pieces)
+        for i, low in enumerate(range(0, memrowset.rows, MAX_ROW_SPAN)):
+            first = memrowset.first_row_id + low
+            pieces = _hashed(memrowset, low, low + MAX_ROW_SPAN)
+            record = write_run(disk, self.directory, self.block_ids[2 + i], first_row_id=first, pieces=pieces)
             if record is not None:
                 runs.append(KeyRun(disk, self.directory, record))
         return runs
 
-    def _hashed(self, low: int, high: int) -> Iterator[tuple[U64, I64]]:
-        """Hashes and row ids of the rows that the hot index holds (a hot entry lacks hash bits that a run needs)."""
-        memrowset = self.memrowset
-        for positions in memrowset.index.row_ids():
-            if high < memrowset.rows or low:
-                positions = positions[(positions >= low) & (positions < high)]
-            if len(positions):
-                yield memrowset.keys_at(positions).hashes(), positions + memrowset.first_row_id
+
+def _hashed(memrowset: MemRowSet, low: int, high: int) -> Iterator[tuple[U64, I64]]:
+    """Hashes and row ids of the rows that the hot index holds (a hot entry lacks hash bits that a run needs)."""
+    for positions in memrowset.index.row_ids():
+        inside = positions[(positions >= low) & (positions < high)]
+        if len(inside):
+            yield memrowset.keys_at(inside).hashes(), inside + memrowset.first_row_id
 
 
 def _rows_of(columns: Sequence[pa.Array], rows: I64, indices: pa.Array | None, schema: pa.Schema) -> list[pa.Array]:

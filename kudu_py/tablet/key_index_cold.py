@@ -79,6 +79,7 @@ class KeyRunWriter:
         self._next = 0
         self._entries = 0
         self._spread = 0
+        self._row_span = 0
         self._checksums: list[int] = []
 
     def add(self, entries: U64) -> None:
@@ -100,6 +101,7 @@ class KeyRunWriter:
         buffer[places - self._tail_first] = entries
         self._tail = buffer
         self._entries += len(entries)
+        self._row_span = max(self._row_span, int((entries & _ROW_MASK).max()))
         self._write_blocks(len(buffer) * 8 // _BLOCK_BYTES)
         words = _scaled(entries, len(self._filter))
         starts = np.flatnonzero(np.concatenate([[True], words[1:] != words[:-1]]))
@@ -129,8 +131,8 @@ class KeyRunWriter:
         digest = xxhash.xxh3_64(filter_bytes)
         digest.update(checksums)
         fields = (self._entries, self._lines, total, len(self._filter), self._spread, self._first_row_id)
-        digest.update(struct.pack("<6Q", *fields))
-        self._file.append(_TRAILER.pack(_MAGIC, _VERSION, 0, *fields, digest.intdigest()))
+        digest.update(struct.pack("<6QI", *fields, self._row_span))
+        self._file.append(_TRAILER.pack(_MAGIC, _VERSION, self._row_span, *fields, digest.intdigest()))
         record = self._file.finish()
         return KeyIndexRecord(self._run_id, record, self._first_row_id, self._entries)
 
@@ -147,7 +149,7 @@ class KeyRun:
         content = disk.map(path)
         if len(content) != record.file.size_bytes or len(content) < _TRAILER.size:
             raise damaged(path, f"it has {len(content)} bytes instead of {record.file.size_bytes}")
-        magic, version, _, *fields, checksum = _TRAILER.unpack(content[-_TRAILER.size :])
+        magic, version, row_span, *fields, checksum = _TRAILER.unpack(content[-_TRAILER.size :])
         if magic != _MAGIC or version != _VERSION:
             raise damaged(path, "its trailer is not that of a key index run")
         entries, lines, total, words, spread, first_row_id = fields
@@ -155,14 +157,14 @@ class KeyRun:
         blocks = end // _BLOCK_BYTES
         middle = content[end : len(content) - _TRAILER.size]
         digest = xxhash.xxh3_64(middle)
-        digest.update(struct.pack("<6Q", *fields))
+        digest.update(struct.pack("<6QI", *fields, row_span))
         if len(middle) != 8 * (words + blocks) or digest.intdigest() != checksum:
             raise damaged(path, "the checksum of its filter is wrong")
         self.record = record
-        self.path = path
         self.run_id = record.run_id
         self.entries: int = entries
         self.first_row_id: int = first_row_id
+        self.last_row_id: int = first_row_id + row_span
         self._lines: int = lines
         self._spread: int = spread
         self._flat: U64 = np.frombuffer(content, np.uint64, total)
@@ -300,7 +302,6 @@ def merge_runs(
         raise
 
 
-def may_merge(records: Sequence[KeyIndexRecord], last_row_ids: Sequence[int]) -> bool:
+def may_merge(runs: Sequence[KeyRun]) -> bool:
     """Whether the row ids of these runs fit one run."""
-    return max(last_row_ids) - min(record.first_row_id for record in records) < MAX_ROW_SPAN
-
+    return max(run.last_row_id for run in runs) - min(run.first_row_id for run in runs) < MAX_ROW_SPAN

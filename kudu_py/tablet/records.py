@@ -70,14 +70,12 @@ class DeltaLayerRecord:
         layer_id: its block id.
         file: the deltas, in order of row id and time.
         rows: number of deltas.
-        deletes: how many of them delete their row.
         min_timestamp, max_timestamp: bounds of their timestamps.
     """
 
     layer_id: int
     file: FileRecord
     rows: int
-    deletes: int
     min_timestamp: HybridTime
     max_timestamp: HybridTime
 

@@ -31,6 +31,18 @@ from kudu_py.common.row_batch import RowBatch
 from kudu_py.common.schema import Schema
 from kudu_py.env.disk import Disk
 from kudu_py.tablet import row_effects, scan as scanning
+from kudu_py.tablet.compaction import (
+    COMPACTION_BLOCK_IDS,
+    CompactionOptions,
+    CompactionPlan,
+    CompactionResult,
+    RunMergePlan,
+    RunMergeResult,
+    choose_rowsets,
+    choose_runs,
+    output_record,
+    without_old_undo,
+)
 from kudu_py.tablet.delta_layer import DeltaLayer
 from kudu_py.tablet.deltas import DeltaBlock, DeltaLog, deletes_of, updates_of
 from kudu_py.tablet.diskrowset import DiskRowSet, DiskRowSetSource
@@ -54,13 +66,18 @@ class TabletOptions:
 
     Attributes:
         flush_bytes: memory at which the tablet wants to be flushed.
+        compaction: when to compact.
     """
 
     flush_bytes: int = 64 << 20
+    compaction: CompactionOptions = CompactionOptions()
 
     def __post_init__(self) -> None:
         if self.flush_bytes < 1:
             raise KuduError(ErrorCode.CONFIGURATION_ERROR, f"flush_bytes is at least 1, not {self.flush_bytes}")
+
+
+Result = FlushResult | CompactionResult | RunMergeResult
 
 
 class Tablet:
@@ -86,7 +103,8 @@ class Tablet:
         self._rowsets: tuple[DiskRowSet, ...] = ()
         self._layers: dict[int, DeltaLayer] = {}
         self._flushing = False
-        self._pending: tuple[object, TabletRecords] | None = None
+        self._compacting = False
+        self._pending: tuple[Result, TabletRecords] | None = None
 
     @classmethod
     def open(
@@ -286,8 +304,7 @@ class Tablet:
                 ErrorCode.INVALID_SNAPSHOT,
                 f"snapshot {spec.timestamp} lies before {self._records.history_start}, where this tablet's history begins",
             )
-        defaults = {column_id: column.default for column_id, column in self._added.items()}
-        bound = scanning.bind(self._schema, spec, defaults)
+        bound = scanning.bind(self._schema, spec, self._read_defaults())
         return scanning.scan(self._sources(), bound)
 
     def digest(self, timestamp: HybridTime) -> int:
@@ -327,8 +344,8 @@ class Tablet:
         plan = FlushPlan(
             directory=self._directory,
             schema=self._schema,
-            read_defaults={column_id: column.default for column_id, column in self._added.items()},
-            memrowset=frozen,
+            read_defaults=self._read_defaults(),
+            memrowset=frozen if frozen.rows else None,
             deltas=log.blocks,
             block_ids=self._block_ids(2 + -(-frozen.rows // MAX_ROW_SPAN)),
             checkpoint=checkpoint,
@@ -343,19 +360,111 @@ class Tablet:
             self._log = DeltaLog()
         return plan
 
-    def records_after(self, result: FlushResult) -> TabletRecords:
+    # -- compaction ----------------------------------------------------------------------------------------------------
+
+    def begin_compaction(self, history_start: HybridTime) -> CompactionPlan | RunMergePlan | None:
+        """What is best merged next, from files only; None if there is nothing to gain. One compaction at a time.
+
+        Args:
+            history_start: history below it need not be kept; scans below it are refused once the plan is published.
+        """
+        assert not self._compacting, "a compaction is under way"
+        options = self._options.compaction
+        history_start = max(history_start, self._records.history_start)
+        runs = choose_runs(self._index.runs, options)
+        if runs:
+            self._compacting = True
+            return RunMergePlan(self._directory, tuple(runs), self._index.locations, self._block_ids(1)[0])
+        chosen = choose_rowsets(self._rowsets, options, history_start)
+        if not chosen:
+            return None
+        self._compacting = True
+        return CompactionPlan(
+            directory=self._directory,
+            schema=self._schema,
+            read_defaults=self._read_defaults(),
+            rowsets=tuple(chosen),
+            history_start=history_start,
+            block_ids=self._block_ids(COMPACTION_BLOCK_IDS),
+        )
+
+    def abandon_compaction(self) -> None:
+        """The plan of `begin_compaction` failed or will not be run: another one may begin."""
+        self._compacting = False
+
+    def _after_compaction(self, result: CompactionResult) -> TabletRecords:
+        current = {rowset.record.rowset_id: rowset for rowset in self._rowsets}
+        inputs = {rowset.record.rowset_id for rowset in result.inputs}
+        rowsets = [rowset.record for rowset in self._rowsets if rowset.record.rowset_id not in inputs]
+        output = output_record(result, current)
+        layers = {record.layer_id: record for record in self._records.delta_layers}
+        if output is not None:
+            rowsets.append(output)
+            written = result.undo if result.deletes is None else (*result.undo, result.deletes)
+            layers.update({layer.record.layer_id: layer.record for layer in written})
+        rowsets = [without_old_undo(record, layers, result.history_start) for record in rowsets]
+        named = {layer for record in rowsets for layer in (*record.undo_layers, *record.redo_layers)}
+        return dataclasses.replace(
+            self._records,
+            history_start=result.history_start,
+            next_block_id=self._next_block_id,
+            rowsets=tuple(sorted(rowsets, key=lambda record: record.row_ids[0].first)),
+            delta_layers=tuple(record for layer_id, record in sorted(layers.items()) if layer_id in named),
+        )
+
+    def _finish_compaction(self, result: CompactionResult, records: TabletRecords) -> None:
+        written = result.undo if result.deletes is None else (*result.undo, result.deletes)
+        self._layers.update({layer.record.layer_id: layer for layer in written})
+        open_rowsets = {rowset.record.rowset_id: rowset for rowset in self._rowsets}
+        if result.rowset is not None:
+            open_rowsets[result.rowset.record.rowset_id] = result.rowset
+        self._set_rowsets(records, open_rowsets)
+        first = self._index.locations.first_row_id
+        self._index.dead.forget_below(self._unflushed_first_row_id if first is None else first)
+        self._compacting = False
+
+    @property
+    def _unflushed_first_row_id(self) -> int:
+        return self._frozen[0].first_row_id if self._frozen else self._active.first_row_id
+
+    def _after_run_merge(self, result: RunMergeResult) -> TabletRecords:
+        inputs = {run.run_id for run in result.inputs}
+        runs = [record for record in self._records.key_runs if record.run_id not in inputs]
+        return dataclasses.replace(
+            self._records, next_block_id=self._next_block_id, key_runs=(*runs, result.run.record)
+        )
+
+    def _finish_run_merge(self, result: RunMergeResult) -> None:
+        inputs = {run.run_id for run in result.inputs}
+        runs = [run for run in self._index.runs if run.run_id not in inputs]
+        self._index.runs = runs_by_size([*runs, result.run])
+        self._compacting = False
+
+    # -- publication ---------------------------------------------------------------------------------------------------
+
+    def records_after(self, result: Result) -> TabletRecords:
         """What the superblock must say before `finish(result)`."""
-        records = self._after_flush(result)
+        if isinstance(result, FlushResult):
+            records = self._after_flush(result)
+        elif isinstance(result, CompactionResult):
+            records = self._after_compaction(result)
+        else:
+            records = self._after_run_merge(result)
         self._pending = (result, records)
         return records
 
-    def finish(self, result: FlushResult) -> tuple[FileRecord, ...]:
+    def finish(self, result: Result) -> tuple[FileRecord, ...]:
         """Publishes what `records_after` told, once the superblock is durable; the files that are no longer named."""
         assert self._pending is not None, "records_after comes before finish"
         pending, records = self._pending
         assert pending is result, "another change was published since records_after"
         self._pending = None
-        self._finish_flush(result, records)
+        if isinstance(result, FlushResult):
+            self._finish_flush(result, records)
+        elif isinstance(result, CompactionResult):
+            self._finish_compaction(result, records)
+        else:
+            self._finish_run_merge(result)
         return self._publish(records)
 
     def _after_flush(self, result: FlushResult) -> TabletRecords:
@@ -404,6 +513,9 @@ class Tablet:
         named = {layer.layer_id for layer in records.delta_layers}
         self._layers = {layer_id: layer for layer_id, layer in self._layers.items() if layer_id in named}
         return removed
+
+    def _read_defaults(self) -> dict[int, object]:
+        return {column_id: column.default for column_id, column in self._added.items()}
 
     def _block_ids(self, count: int) -> range:
         first = self._next_block_id
