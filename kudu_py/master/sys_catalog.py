@@ -12,7 +12,7 @@ server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -160,11 +160,11 @@ class SysCatalog:
     """The replica of the system tablet on this master. The `CatalogStore` of the committer.
 
     Args:
-        replica: of the tablet `SYS_CATALOG_TABLET_ID`.
+        replica: gives the replica of the tablet `SYS_CATALOG_TABLET_ID`, or raises KuduError while there is none.
         change_bytes_max: the largest change, encoded.
     """
 
-    def __init__(self, replica: TabletReplica, *, change_bytes_max: int) -> None:
+    def __init__(self, replica: Callable[[], TabletReplica], *, change_bytes_max: int) -> None:
         self._replica = replica
         self._change_bytes_max = change_bytes_max
 
@@ -176,7 +176,7 @@ class SysCatalog:
             KuduError: CATALOG_MANAGER_NOT_INITIALIZED (try later) while it starts or stops; TABLET_FAILED.
         """
         try:
-            return self._replica.consensus
+            return self._replica().consensus
         except KuduError as error:
             if error.code is ErrorCode.TABLET_FAILED:
                 raise
@@ -231,7 +231,7 @@ class SysCatalog:
                 f"the operation would write {size} bytes to the catalog at once; the limit is {self._change_bytes_max}:"
                 " use fewer partitions, or shorter names, comments and defaults",
             )
-        await self._replica.write_batch(rows_of(entries))
+        await self._replica().write_batch(rows_of(entries))
 
     async def settle(self) -> None:
         """Returns once every earlier write of this term is decided, those included whose outcome is unknown.
@@ -239,7 +239,7 @@ class SysCatalog:
         By a write of its own that changes nothing: entries are decided in the order of the log.
         """
         nothing: tuple[list[object], ...] = ([0], [""], [0], [0], [b""])
-        await self._replica.write_batch(_batch(nothing, RowOperation.DELETE_IGNORE))
+        await self._replica().write_batch(_batch(nothing, RowOperation.DELETE_IGNORE))
 
     async def load(self) -> CatalogState:
         """Everything that is committed. Leaves the loop its turns.
@@ -247,9 +247,10 @@ class SysCatalog:
         Raises:
             KuduError: NOT_THE_LEADER if it does not lead or is not ready; CORRUPTION, NOT_SUPPORTED.
         """
-        snapshot = await self._replica.latest_snapshot()
+        replica = self._replica()
+        snapshot = await replica.latest_snapshot()
         reader = EntryReader()
-        for batch in self._replica.scan(ScanSpec(columns=SYS_CATALOG_SCHEMA.names, timestamp=snapshot)):
+        for batch in replica.scan(ScanSpec(columns=SYS_CATALOG_SCHEMA.names, timestamp=snapshot)):
             reader.add(batch)
             await asyncio.sleep(0)
         states = StateReader()

@@ -1,0 +1,296 @@
+"""`Master`: the parts of a master, put together over given seams; composition only.
+
+Order of start, and why:
+
+1. Services are registered and the RPC server listens (its owner's business), so that other masters can ask who this is.
+2. Replicas are opened: the sys catalog's, if there is one.
+3. On a first start the sys catalog is created, with all masters as its members. Every master comes to the same config
+by
+   itself: it asks each address who answers there.
+4. Background tasks: leadership, which begins a reign when this master is elected; the reconciler; upkeep of the sys
+catalog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.ids import SYS_CATALOG_TABLET_ID, ServerId, TabletId, require_id
+from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
+from kudu_py.consensus.service import ConsensusServicer
+from kudu_py.env.clock import Clock, HybridClock
+from kudu_py.env.disk import DiskThreads
+from kudu_py.env.workers import Workers
+from kudu_py.master.catalog.change import CatalogChange
+from kudu_py.master.catalog.committer import Committer
+from kudu_py.master.catalog.options import CatalogOptions
+from kudu_py.master.leadership import Leadership
+from kudu_py.master.reconciler import Reconciler
+from kudu_py.master.service import MasterServicer
+from kudu_py.master.sys_catalog import (
+    SYS_CATALOG_PARTITION,
+    SYS_CATALOG_PARTITION_SCHEMA,
+    SYS_CATALOG_SCHEMA,
+    SYS_CATALOG_TABLE_NAME,
+    SysCatalog,
+)
+from kudu_py.master.ts_admin_client import TsAdminClient
+from kudu_py.master.ts_registry import TsRegistry
+from kudu_py.pb import common_pb2, consensus_pb2, consensus_pb2_grpc, master_pb2_grpc
+from kudu_py.rpc.call import call
+from kudu_py.rpc.calls import AddToServer
+from kudu_py.rpc.dialer import Dialer
+from kudu_py.tablet.context import ReplicaOptions
+from kudu_py.tablet.directories import ReplicaDirectories
+from kudu_py.tablet.manager import NewTablet, TabletManager
+from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.tablet.tablet_replica import TabletReplica
+
+_log = structlog.get_logger(__name__)
+
+_ASK_PEER_TIMEOUT_S = 2.0
+_ASK_PEER_AGAIN_S = 0.5
+
+
+class Chance(Protocol):
+    """What of `random.Random` a master draws with: ids, and timeouts."""
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+    def random(self) -> float: ...
+
+
+class ServiceRegistry(Protocol):
+    """The server that services are added to, real or simulated."""
+
+    def add(self, add_to_server: AddToServer, servicer: object, *, checks_dest_uuid: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterSurroundings:
+    """What a master stands on.
+
+    Attributes:
+        uuid: of this master.
+        address: host:port under which others reach its services.
+        http_address: of its pages; may be empty.
+        software_version: for people.
+        start_time_micros: when the process started.
+        master_addresses: of all masters, this one among them; empty if it is alone. Only a first start looks at them.
+        directories: where the sys catalog's files are.
+        on_fatal: told that the process has to end.
+    """
+
+    uuid: ServerId
+    address: str
+    http_address: str
+    software_version: str
+    start_time_micros: int
+    master_addresses: tuple[str, ...]
+    directories: ReplicaDirectories
+    threads: DiskThreads
+    workers: Workers
+    dialer: Dialer
+    clock: Clock
+    hybrid_clock: HybridClock
+    rng: Chance
+    memory: MemoryBudget
+    replica_options: ReplicaOptions
+    catalog_options: CatalogOptions
+    on_fatal: Callable[[BaseException], None]
+
+
+class Master:
+    """One master. `add_services`, then `start`, then `stop`; not started again."""
+
+    def __init__(self, surroundings: MasterSurroundings) -> None:
+        self._surroundings = surroundings
+        around, options = surroundings, surroundings.catalog_options
+        self._loop = asyncio.get_running_loop()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self.manager = TabletManager(
+            uuid=around.uuid,
+            address=around.address,
+            directories=around.directories,
+            threads=around.threads,
+            workers=around.workers,
+            dialer=around.dialer,
+            clock=around.clock,
+            hybrid_clock=around.hybrid_clock,
+            rng=around.rng,
+            options=around.replica_options,
+            memory=around.memory,
+            registration=self.registration,
+            on_report=self._on_report,
+            on_fatal=around.on_fatal,
+        )
+        self.registry = TsRegistry(
+            started_s=around.clock.monotonic(),
+            unresponsive_timeout_s=options.tserver_unresponsive_timeout_s,
+            settle_s=2 * options.heartbeat_interval_s,
+        )
+        self.sys_catalog = SysCatalog(self._sys_catalog_replica, change_bytes_max=options.change_bytes_max)
+        self.committer = Committer(self.sys_catalog, on_published=self._on_published, on_doubt=self._on_doubt)
+        self.reconciler = Reconciler(
+            committer=self.committer,
+            registry=self.registry,
+            admin=TsAdminClient(around.dialer, timeout_s=options.nudge_timeout_s),
+            clock=around.clock,
+            rng=around.rng,
+            options=options,
+        )
+        self.leadership = Leadership(
+            sys_catalog=self.sys_catalog,
+            committer=self.committer,
+            registry=self.registry,
+            reconciler=self.reconciler,
+            clock=around.clock,
+            rng=around.rng,
+        )
+        self.servicer = MasterServicer(
+            sys_catalog=self.sys_catalog,
+            committer=self.committer,
+            registry=self.registry,
+            reconciler=self.reconciler,
+            dialer=around.dialer,
+            clock=around.clock,
+            rng=around.rng,
+            options=options,
+            registration=self.registration,
+            master_addresses=lambda: around.master_addresses or (around.address,),
+        )
+
+    def add_services(self, server: ServiceRegistry) -> None:
+        """Registers its services, before the server starts."""
+        server.add(
+            consensus_pb2_grpc.add_ConsensusServiceServicer_to_server,
+            ConsensusServicer(self.manager),
+            checks_dest_uuid=True,
+        )
+        server.add(master_pb2_grpc.add_MasterServiceServicer_to_server, self.servicer, checks_dest_uuid=False)
+
+    def registration(self) -> common_pb2.ServerRegistration:
+        """What this master says of itself."""
+        around = self._surroundings
+        return common_pb2.ServerRegistration(
+            uuid=around.uuid,
+            rpc_address=around.address,
+            http_address=around.http_address,
+            software_version=around.software_version,
+            start_time_micros=around.start_time_micros,
+        )
+
+    async def start(self) -> None:
+        """Opens or creates the sys catalog and begins to take part. Its services must be reachable already.
+
+        Waits for the other masters on a first start; otherwise for none.
+
+        Raises:
+            KuduError: the sys catalog cannot be opened, or the masters' addresses make no group.
+        """
+        await self.manager.start()
+        try:
+            replica = self._sys_catalog_replica()
+        except KuduError as error:
+            if error.code is not ErrorCode.TABLET_NOT_FOUND:
+                raise
+            replica = await self._create_sys_catalog()
+        replica.running()
+        self._own(self.leadership.run(), "leadership")
+        self._own(self.reconciler.run(), "reconciler")
+
+    async def stop(self) -> None:
+        """Ends the reign, if there is one, and closes the sys catalog. Its server takes no more calls already."""
+        await self.fall_silent()
+        await self.manager.stop()
+
+    async def fall_silent(self) -> None:
+        """Ends the reign and all background work, and touches no file: the half of `stop` that a power cut leaves."""
+        self._is_stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.committer.close()
+
+    def _sys_catalog_replica(self) -> TabletReplica:
+        return self.manager.replica(SYS_CATALOG_TABLET_ID)
+
+    async def _create_sys_catalog(self) -> TabletReplica:
+        config = await self._first_config()
+        _log.info("sys_catalog_created", masters=[f"{m.uuid} at {m.address}" for m in config.members])
+        return await self.manager.create_tablet(
+            NewTablet(
+                tablet_id=SYS_CATALOG_TABLET_ID,
+                table_id=SYS_CATALOG_TABLET_ID,
+                table_name=SYS_CATALOG_TABLE_NAME,
+                schema=SYS_CATALOG_SCHEMA,
+                partition_schema=SYS_CATALOG_PARTITION_SCHEMA,
+                partition=SYS_CATALOG_PARTITION,
+                config=config,
+            )
+        )
+
+    async def _first_config(self) -> RaftConfig:
+        around = self._surroundings
+        if not around.master_addresses:
+            return RaftConfig(0, (Member(around.uuid, MemberType.VOTER, around.address),))
+        uuids = await asyncio.gather(*(self._uuid_at(address) for address in around.master_addresses))
+        if len(set(uuids)) != len(uuids) or around.uuid not in uuids:
+            found = ", ".join(f"{u} at {a}" for u, a in zip(uuids, around.master_addresses, strict=True))
+            raise KuduError(
+                ErrorCode.CONFIGURATION_ERROR,
+                f"--master_addresses must name each master once, this one ({around.uuid} at {around.address}) among"
+                f" them; those that answered are {found}",
+            )
+        members = (
+            Member(uuid, MemberType.VOTER, address)
+            for uuid, address in zip(uuids, around.master_addresses, strict=True)
+        )
+        return RaftConfig(0, tuple(sorted(members, key=lambda member: member.uuid)))
+
+    async def _uuid_at(self, address: str) -> ServerId:
+        """Who answers at an address; asks until somebody does."""
+        dialer = self._surroundings.dialer
+        stub = consensus_pb2_grpc.ConsensusServiceStub(dialer.channel(address))
+        is_first = True
+        while True:
+            try:
+                async with dialer.permit(address):
+                    answer = await call(
+                        stub.GetNodeInstance(consensus_pb2.GetNodeInstanceRequest(), timeout=_ASK_PEER_TIMEOUT_S),
+                        address=address,
+                    )
+                return ServerId(require_id(answer.registration.uuid, f"the uuid of the master at {address}"))
+            except KuduError as error:
+                if is_first:
+                    _log.info("master_awaited", address=address, error=str(error))
+                is_first = False
+            await asyncio.sleep(_ASK_PEER_AGAIN_S)
+
+    def _on_report(self, tablet_id: TabletId) -> None:
+        # Told from within changes of the replica: look at it once they are done.
+        self._loop.call_soon(self.leadership.role_changed)
+
+    def _on_published(self, change: CatalogChange) -> None:
+        self.reconciler.look_at(tablet.tablet_id for tablet in change.tablets)
+
+    def _on_doubt(self, term: int) -> None:
+        self.leadership.in_doubt(term)
+
+    def _own(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = self._loop.create_task(work, name=name)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if self._is_stopping:
+            return
+        died_of = asyncio.CancelledError(task.get_name()) if task.cancelled() else task.exception()
+        self._surroundings.on_fatal(died_of or RuntimeError(f"{task.get_name()} ended"))

@@ -1,0 +1,329 @@
+"""Masters on virtual time: real ones, over simulated disks, network and clocks, and tablet servers that do as told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.ids import ServerId, mint_id
+from kudu_py.consensus.core.model import RaftOptions
+from kudu_py.consensus.raft_consensus import ConsensusOptions
+from kudu_py.env.clock import HybridClock
+from kudu_py.env.workers import InlineWorkers
+from kudu_py.master.catalog.options import CatalogOptions
+from kudu_py.master.master import Master, MasterSurroundings
+from kudu_py.pb import (
+    common_pb2,
+    consensus_pb2,
+    master_pb2,
+    master_pb2_grpc,
+    tserver_admin_pb2,
+    tserver_admin_pb2_grpc,
+    tserver_pb2,
+)
+from kudu_py.rpc.call import call
+from kudu_py.tablet.context import ReplicaOptions
+from kudu_py.tablet.directories import ReplicaDirectories
+from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.testing import sim_loop
+from kudu_py.testing.sim_clock import SimClock
+from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
+from kudu_py.testing.sim_network import SimNetwork, SimServer
+
+REPLICA_OPTIONS = ReplicaOptions(consensus=ConsensusOptions(raft=RaftOptions(check_invariants=True)))
+
+
+@dataclass(eq=False)
+class MasterNode:
+    """One master process after another, on one disk."""
+
+    uuid: ServerId
+    address: str
+    disk: SimDisk
+    network: SimNetwork
+    clock: SimClock
+    rng: random.Random
+    options: CatalogOptions
+    master_addresses: tuple[str, ...] = ()
+    fatal: list[BaseException] = field(default_factory=list)
+    master: Master | None = None
+    server: SimServer | None = None
+    threads: SimDiskThreads | None = None
+
+    @property
+    def running(self) -> Master:
+        assert self.master is not None
+        return self.master
+
+    async def start(self) -> None:
+        if self.disk.is_crashed:
+            self.disk.restart()
+        self.threads = SimDiskThreads(self.disk, self.rng)
+        self.master = Master(
+            MasterSurroundings(
+                uuid=self.uuid,
+                address=self.address,
+                http_address="",
+                software_version="test",
+                start_time_micros=self.clock.wall_micros(),
+                master_addresses=self.master_addresses,
+                directories=ReplicaDirectories("/data"),
+                threads=self.threads,
+                workers=InlineWorkers(),
+                dialer=self.network.dialer(self.address),
+                clock=self.clock,
+                hybrid_clock=HybridClock(self.clock),
+                rng=self.rng,
+                memory=MemoryBudget(1 << 30),
+                replica_options=REPLICA_OPTIONS,
+                catalog_options=self.options,
+                on_fatal=self.fatal.append,
+            )
+        )
+        self.server = self.network.server(self.address, self.uuid)
+        self.master.add_services(self.server)
+        await self.server.start()
+        await self.master.start()
+
+    async def stop(self) -> None:
+        assert self.server is not None
+        await self.server.stop()
+        await self.running.stop()
+        self.master = None
+
+    async def crash(self) -> None:
+        """Power is cut."""
+        if not self.disk.is_crashed:
+            self.disk.power_cut()
+        self.network.kill(self.address)
+        master, self.master = self.running, None
+        await master.fall_silent()
+        for _, consensus in master.manager.consensus_all():
+            await consensus.stop()
+
+
+@dataclass(eq=False)
+class ScriptedServer(tserver_admin_pb2_grpc.TabletServerAdminServiceServicer):
+    """A tablet server as the master sees it: takes CreateTablet and DeleteTablet, and reports what it is told to.
+
+    Attributes:
+        replicas: what it has, by tablet.
+        refusals: errors for the next calls, in order; None lets one pass.
+        calls: the requests it got.
+    """
+
+    world: World
+    uuid: ServerId
+    address: str
+    replicas: dict[str, master_pb2.ReportedTablet] = field(default_factory=dict)
+    refusals: list[KuduError | None] = field(default_factory=list)
+    calls: list[Any] = field(default_factory=list)
+    instance: int = 1
+    sequence: int = 0
+    registers: bool = True
+
+    async def CreateTablet(self, request: Any, context: Any) -> Any:
+        self.calls.append(request)
+        self._refuse()
+        if request.tablet_id in self.replicas:
+            raise KuduError(ErrorCode.TABLET_ALREADY_EXISTS, request.tablet_id)
+        self.replicas[request.tablet_id] = self.report_of(request.tablet_id, request.config)
+        return tserver_admin_pb2.CreateTabletResponse()
+
+    async def DeleteTablet(self, request: Any, context: Any) -> Any:
+        self.calls.append(request)
+        self._refuse()
+        replica = self.replicas.get(request.tablet_id)
+        if replica is None:
+            raise KuduError(ErrorCode.TABLET_NOT_FOUND, request.tablet_id)
+        found = replica.consensus_state.committed_config.config_index
+        if request.HasField("expected_config_index_max") and found > request.expected_config_index_max:
+            raise KuduError(ErrorCode.CAS_FAILED, request.tablet_id)
+        replica.data_state = tserver_pb2.DELETED
+        return tserver_admin_pb2.DeleteTabletResponse()
+
+    def report_of(self, tablet_id: str, config: consensus_pb2.RaftConfig) -> master_pb2.ReportedTablet:
+        """A running replica whose leader is the first member."""
+        leader = config.members[0].uuid
+        return master_pb2.ReportedTablet(
+            tablet_id=tablet_id,
+            state=tserver_pb2.RUNNING,
+            data_state=tserver_pb2.READY,
+            consensus_state=consensus_pb2.ConsensusState(
+                term=1,
+                leader_uuid=leader,
+                committed_config=config,
+                role=consensus_pb2.LEADER if leader == self.uuid else consensus_pb2.FOLLOWER,
+            ),
+            row_count=10,
+            on_disk_bytes=100,
+        )
+
+    def _refuse(self) -> None:
+        refusal = self.refusals.pop(0) if self.refusals else None
+        if refusal is not None:
+            raise refusal
+
+    async def heartbeat(self, master: MasterNode, *, full: bool = True) -> master_pb2.TSHeartbeatResponse:
+        """With a report of all that it has."""
+        self.sequence += 1
+        request = master_pb2.TSHeartbeatRequest(
+            ts_uuid=self.uuid,
+            instance_sequence=self.instance,
+            tablet_report=master_pb2.TabletReport(
+                is_incremental=not full, sequence=self.sequence, updated_tablets=self.replicas.values()
+            ),
+            live_tablet_count=len(self.replicas),
+        )
+        if self.registers:
+            request.registration.CopyFrom(common_pb2.ServerRegistration(uuid=self.uuid, rpc_address=self.address))
+        return await self.world.call(master, "TSHeartbeat", request)
+
+
+class World:
+    """Some masters and tablet servers on one network."""
+
+    def __init__(self, seed: int = 1, *, masters: int = 1, options: CatalogOptions | None = None) -> None:
+        self.rng = random.Random(seed)
+        self.network = SimNetwork(self.rng)
+        addresses = tuple(f"master-{n}:7051" for n in range(masters))
+        self.masters = [
+            self._master(address, addresses if masters > 1 else (), options or CatalogOptions())
+            for address in addresses
+        ]
+        self.servers: list[ScriptedServer] = []
+        self._beating: asyncio.Task[None] | None = None
+
+    def _master(self, address: str, addresses: tuple[str, ...], options: CatalogOptions) -> MasterNode:
+        disk = SimDisk(self.rng)
+        disk.make_dir("/data")
+        disk.sync_dir("/")
+        return MasterNode(
+            uuid=ServerId(mint_id(self.rng)),
+            address=address,
+            disk=disk,
+            network=self.network,
+            clock=SimClock(),
+            rng=random.Random(self.rng.getrandbits(64)),
+            options=options,
+            master_addresses=addresses,
+        )
+
+    @property
+    def master(self) -> MasterNode:
+        """The only one."""
+        (master,) = self.masters
+        return master
+
+    async def start(self, *, servers: int = 3, beats: bool = True) -> None:
+        """Starts all masters at once, waits for a reign, adds tablet servers that heartbeat twice a second."""
+        await asyncio.gather(*(master.start() for master in self.masters))
+        await self.reigning()
+        for n in range(servers):
+            await self.add_server(n)
+        if beats:
+            self._beating = asyncio.create_task(self._beat())
+            await self.wait_until(
+                lambda: all(len(m.running.registry.servers) == servers for m in self.masters if m.master)
+            )
+
+    async def add_server(self, n: int) -> ScriptedServer:
+        scripted = ScriptedServer(self, ServerId(mint_id(self.rng)), f"tserver-{n}:7050")
+        endpoint = self.network.server(scripted.address, scripted.uuid)
+        endpoint.add(
+            tserver_admin_pb2_grpc.add_TabletServerAdminServiceServicer_to_server, scripted, checks_dest_uuid=True
+        )
+        await endpoint.start()
+        self.servers.append(scripted)
+        return scripted
+
+    async def _beat(self) -> None:
+        while True:
+            for server in self.servers:
+                for master in self.masters:
+                    if master.master is not None:
+                        with contextlib.suppress(KuduError):
+                            await server.heartbeat(master)
+            await asyncio.sleep(0.5)
+
+    async def stop(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+        for master in self.masters:
+            if master.master is not None:
+                await master.stop()
+            assert master.fatal == []
+
+    async def call(self, master: MasterNode, method: str, request: Any, *, timeout_s: float = 20.0) -> Any:
+        """A call of MasterService, from outside."""
+        stub = master_pb2_grpc.MasterServiceStub(self.network.dialer("client:1").channel(master.address))
+        return await call(getattr(stub, method)(request, timeout=timeout_s), address=master.address, wrote=True)
+
+    async def create(self, name: str, *, buckets: int = 2, num_replicas: int = 3, **fields: Any) -> str:
+        """Creates a table through whoever reigns."""
+        return (
+            await self.call(await self.reigning(), "CreateTable", create_request(name, buckets, num_replicas, **fields))
+        ).table_id
+
+    async def reigning(self) -> MasterNode:
+        """Waits for a master that leads and has its catalog ready."""
+        await self.wait_until(lambda: any(m.master is not None and m.master.committer.reign for m in self.masters))
+        return max(
+            (m for m in self.masters if m.master is not None and m.master.committer.reign),
+            key=lambda m: m.running.committer.require_reign().term,
+        )
+
+    async def wait_until(self, holds: Callable[[], Any], timeout_s: float = 120.0) -> None:
+        """Waits, in steps of virtual time, until something holds."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not holds():  # noqa: ASYNC110  # whatever it asks, nobody tells when it changes
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"did not come to hold; fatal: {[m.fatal for m in self.masters]}") from None
+
+
+def create_request(name: str, buckets: int, num_replicas: int, **fields: Any) -> master_pb2.CreateTableRequest:
+    """CreateTable of a table with `key INT64, value STRING nullable`."""
+    return master_pb2.CreateTableRequest(
+        **{
+            "name": name,
+            "schema": common_pb2.Schema(
+                columns=[
+                    common_pb2.ColumnSchema(name="key", type=common_pb2.INT64),
+                    common_pb2.ColumnSchema(name="value", type=common_pb2.STRING, nullable=True),
+                ],
+                key_count=1,
+            ),
+            "partition_schema": common_pb2.PartitionSchema(
+                hash_levels=[common_pb2.PartitionSchema.HashLevel(columns=["key"], bucket_count=buckets)]
+                if buckets
+                else []
+            ),
+            "num_replicas": num_replicas,
+            **fields,
+        }
+    )
+
+
+@pytest.fixture
+def simulate() -> Callable[..., None]:
+    """Runs a story on a world, from its start to its orderly end, on virtual time."""
+
+    def run(story: Callable[[World], Coroutine[Any, Any, None]], *, servers: int = 3, beats: bool = True, **given: Any):
+        async def main() -> None:
+            world = World(**given)
+            await world.start(servers=servers, beats=beats)
+            await story(world)
+            await world.stop()
+
+        sim_loop.run(main(), seed=given.get("seed", 1))
+
+    return run
