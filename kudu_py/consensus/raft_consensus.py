@@ -236,6 +236,7 @@ class RaftConsensus:
         self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_reason: KuduError | None = KuduError(
             ErrorCode.TABLET_NOT_RUNNING, f"tablet {tablet_id} is starting", verdict=Verdict.TRY_LATER
@@ -863,11 +864,12 @@ class RaftConsensus:
         self._deadline = deadline
         if deadline is None:
             return
-        timer = self._timer
-        if timer is not None:
-            if timer.when() <= deadline:
+        if self._timer is not None:
+            if self._timer_at <= deadline:
                 return
-            timer.cancel()
+            self._timer.cancel()
+        # Noted here, for uvloop gives a handle without a time for what is already due.
+        self._timer_at = deadline
         self._timer = self._loop.call_at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:

@@ -57,7 +57,10 @@ def test_bytes_that_are_no_entry_are_corruption(record):
     assert refused.value.code is ErrorCode.CORRUPTION
 
 
-def request(*op_ids, preceding=OpId(2, 5), term=4):
+PRECEDING = OpId(2, 5)
+
+
+def request(*op_ids, preceding=PRECEDING, term=4):
     message = consensus_pb2.UpdateConsensusRequest(caller_term=term)
     message.preceding_op_id.term, message.preceding_op_id.index = preceding
     for op_id in op_ids:

@@ -309,12 +309,15 @@ class TestRounds:
             await group.start()
             leader = await group.leader()
 
+            proposed = asyncio.Event()
+
             async def caller():
-                await write(leader, b"abandoned").future
+                pending = write(leader, b"abandoned")
+                proposed.set()
+                await pending.future
 
             waiting = asyncio.ensure_future(caller())
-            while not leader.raft.rounds_in_flight:
-                await asyncio.sleep(0)
+            await proposed.wait()
             waiting.cancel()
             await group.wait_until(lambda: b"abandoned" in leader.machine.payloads)
             await group.stop()
