@@ -350,7 +350,7 @@ def _from_file(
             arguments = _Arguments(content, names)
             if arguments.flag_file is not None or arguments.request is not Request.RUN:
                 raise KuduError(ErrorCode.CONFIGURATION_ERROR, "a flag file holds --flag=value lines only")
-            given: dict[str, object] = {value.where.lstrip("-"): value.value for value in arguments.values.values()}
+            given = {name: given_value.value for name, given_value in arguments.values.items()}
         else:
             given = _flat(tomllib.loads(text), section)
         values = {}

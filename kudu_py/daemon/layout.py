@@ -6,6 +6,7 @@ Where the replicas' files lie below the root is the replicas' business.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,6 +81,7 @@ def open_or_create(
             is_new = not disk.exists(instance_path)
             if is_new:
                 _require_no_expectation(root, expected_uuid)
+                _sync_parents(disk, root)
                 instance = storage_pb2.InstanceMetadata(
                     uuid=mint_id(rng), role=role, format_version=FORMAT_VERSION, created_micros=wall_micros
                 )
@@ -118,15 +120,20 @@ def read_instance(disk: Disk, root: str) -> storage_pb2.InstanceMetadata:
 
 
 def _make_dirs(disk: Disk, path: str) -> None:
-    """Makes the directory and its parents, durably."""
-    parent = path.rpartition("/")[0] or "/"
+    """Makes the directory and its parents; durable after `_sync_parents`."""
     if disk.exists(path):
         disk.list_dir(path)  # raises NotADirectoryError if it is something else
         return
-    if parent != path:
-        _make_dirs(disk, parent)
+    _make_dirs(disk, path.rpartition("/")[0] or "/")
     disk.make_dir(path)
-    disk.sync_dir(parent)
+
+
+def _sync_parents(disk: Disk, path: str) -> None:
+    """Makes the way to `path` durable, whichever start made it: one that crashed may have left parts not synced."""
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        with contextlib.suppress(PermissionError):  # a directory that we may not read is none that we have made
+            disk.sync_dir(path)
 
 
 def _require_new(disk: Disk, root: str) -> None:
