@@ -7,6 +7,7 @@ from kudu_py.wal.anchors import Anchor, LogAnchors
 from kudu_py.wal.format import Record
 from kudu_py.wal.log import Log
 from kudu_py.wal.options import WalOptions
+from kudu_py.wal.recent import CacheBudget
 from kudu_py.wal.recovery import TornTail
 
-__all__ = ["Log", "Record", "WalOptions", "LogAnchors", "Anchor", "TornTail"]
+__all__ = ["Log", "Record", "WalOptions", "CacheBudget", "LogAnchors", "Anchor", "TornTail"]

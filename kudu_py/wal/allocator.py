@@ -79,7 +79,7 @@ class Allocator:
             self._retry.cancel()
             self._retry = None
         if self._ready is not None and not self._is_working:
-            self._ready.file.close()
+            self._ready.retire()
             self._ready = None
 
     def _job(self, ready: Segment | None) -> Callable[[], tuple[Segment, int]]:

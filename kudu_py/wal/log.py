@@ -17,9 +17,9 @@ from kudu_py.wal.format import CloseReason, Record
 from kudu_py.wal.index import SegmentIndex
 from kudu_py.wal.options import WalOptions
 from kudu_py.wal.reader import read_records
-from kudu_py.wal.recent import RecentRecords
+from kudu_py.wal.recent import CacheBudget, RecentRecords
 from kudu_py.wal.recovery import Recovered, TornTail, recover, void_entries_after
-from kudu_py.wal.segment import Segment, close_segment, corruption, index_of, read_footer
+from kudu_py.wal.segment import Segment, close_segment, load_index
 from kudu_py.wal.writer import Writer
 
 T = TypeVar("T")
@@ -55,6 +55,7 @@ class Log:
         options: WalOptions,
         on_durable: Callable[[OpId], None],
         on_failure: Callable[[BaseException], None],
+        cache_budget: CacheBudget | None,
     ) -> None:
         """Use `open`."""
         self.anchors = LogAnchors()
@@ -69,7 +70,7 @@ class Log:
         self._base = recovered.base
         self._last = self._durable = recovered.last
         self._terms = recovered.terms
-        self._recent = RecentRecords(options.cache_bytes_max)
+        self._recent = RecentRecords(options.cache_bytes_max, cache_budget)
         self._in_flight_cut: OpId | None = None
         self._truncations = 0
         self._loaded: list[Segment] = []
@@ -107,6 +108,7 @@ class Log:
         on_durable: Callable[[OpId], None],
         on_failure: Callable[[BaseException], None],
         start_after: OpId = MIN_OP_ID,
+        cache_budget: CacheBudget | None = None,
     ) -> Log:
         """Opens the log in `directory`, creating it if there is none; a torn tail is cut, see `torn_tail`.
 
@@ -115,6 +117,7 @@ class Log:
             on_durable: called on the loop, in order, with the last OpId that is durable.
             on_failure: called once if the log can no longer be written.
             start_after: the OpId before the first entry, if there is no log yet (a tablet that was copied without one).
+            cache_budget: bounds the recent entries that all logs of the server keep in memory together.
 
         Raises:
             KuduError: CORRUPTION, with file and offset, if anything is in doubt; IO_ERROR or DISK_FULL from the disk.
@@ -132,6 +135,7 @@ class Log:
             options=options,
             on_durable=on_durable,
             on_failure=on_failure,
+            cache_budget=cache_budget,
         )
 
     # Marks and facts.
@@ -259,7 +263,7 @@ class Log:
                 term = op_id.term
                 self._terms.add(op_id.index, term)
         self._last = records[-1].op_id
-        self._recent.append(records)
+        self._recent.append(records, payload_bytes)
         self._writer.append(records, payload_bytes)
 
     def truncate_after(self, index: int) -> None:
@@ -301,7 +305,7 @@ class Log:
         if segment is None:
             self._retire_all()
             return
-        file, end_offset, footer = segment.file, segment.end_offset, segment.encoded_footer(CloseReason.STOPPED)
+        file, end_offset, footer = segment.open_file, segment.end_offset, segment.encoded_footer(CloseReason.STOPPED)
         try:
             await self._run(lambda: close_segment(file, end_offset, footer), finished=self._retire_all)
         except OSError as error:
@@ -337,9 +341,9 @@ class Log:
                 return found
             truncations = self._truncations
             records = await self._read_disk(first, min(last, self._durable.index), max_bytes)
-            if truncations == self._truncations:
+            if truncations == self._truncations and records is not None:
                 return records
-            # What was read may have been overwritten meanwhile: look again.
+            # What was read may have been overwritten meanwhile, or collected before it was read: look again.
 
     async def replay(self) -> AsyncIterator[Record]:
         """Everything that is in the log at the time of the call, oldest first; for bootstrap."""
@@ -351,7 +355,7 @@ class Log:
 
     def release_cache(self, index: int) -> None:
         """Lets go of durable records up to `index` in memory: no peer is expected to ask for them."""
-        self._recent.release(min(index, self._durable.index))
+        self._recent.release(index)
 
     # Collection.
 
@@ -411,7 +415,7 @@ class Log:
         self._durable = last if cut is None or last.index <= cut.index else cut
         if len(self._segments) > 1:
             self._note_index(self._segments[-2])
-        self._recent.evict(self._durable.index)
+        self._recent.note_durable(self._durable.index)
         self._on_durable(self._durable)
 
     def _fail(self, error: BaseException) -> None:
@@ -425,39 +429,35 @@ class Log:
                 return segment
         raise AssertionError(f"entry {index} of {self._base} to {self._durable} is in no segment")
 
-    async def _read_disk(self, first: int, last: int, max_bytes: int) -> list[Record]:
+    async def _read_disk(self, first: int, last: int, max_bytes: int) -> list[Record] | None:
+        """Durable records of one segment; None if it was collected before it could be read."""
         segment = self._locate(first)
         last = min(last, segment.live_last)
-        # The job sees the values of now: the index of a segment in use changes while it runs.
-        file, identity, end_offset, size_bytes = (
-            segment.file,
-            segment.identity,
-            segment.end_offset,
-            segment.size_bytes,
-        )
-        was_closed = segment.is_closed
+        # The job sees the values of now: those of a segment in use change while it runs.
+        disk, path, held, identity = self._threads.disk, segment.path, segment.file, segment.identity
+        end_offset, size_bytes, was_closed = segment.end_offset, segment.size_bytes, segment.is_closed
         index = segment.index if was_closed or segment.index is None else segment.index.copy()
 
         def job() -> tuple[list[Record], SegmentIndex]:
-            if index is not None:
-                found = index
-            else:
-                closed = read_footer(file, identity, size_bytes)
-                if closed is None:
-                    raise corruption(file.path, size_bytes, "the footer of a closed segment is missing or damaged")
-                found = index_of(closed[1])
-            records = read_records(
-                file, identity, found, end_offset=end_offset, first=first, last=last, max_bytes=max_bytes
-            )
-            return records, found
+            file = held if held is not None else disk.open(path)
+            try:
+                found = index if index is not None else load_index(file, identity, size_bytes)
+                return read_records(
+                    file, identity, found, end_offset=end_offset, first=first, last=last, max_bytes=max_bytes
+                ), found
+            finally:
+                if held is None:
+                    file.close()
 
         segment.pins += 1
         try:
             records, found = await self._run(job, finished=segment.unpin)
         except OSError as error:
+            if first <= self._base.index:
+                return None
             raise _disk_error(f"entry {first} of tablet {self._tablet_id} cannot be read", error) from error
         # Not the copy of a segment that was in use then: it may have got more batches before it was closed.
-        if was_closed and not segment.is_collected:
+        if was_closed and not segment.is_retired:
             segment.index = found
             self._note_index(segment)
         return records
@@ -493,6 +493,7 @@ class Log:
         self._terms.drop_before(self._base.index + 1)
 
     def _retire_all(self) -> None:
+        self._recent.clear()
         for segment in self._segments:
             segment.retire()
 

@@ -62,6 +62,7 @@ from kudu_py.wal.segment import (
     publish,
     read_footer,
     read_trailer,
+    require_footer,
     segment_name,
 )
 
@@ -154,15 +155,18 @@ def recover(disk: Disk, directory: str, tablet_id: str, *, start_after: OpId) ->
     """
     _ensure_directory(disk, directory)
     recovered = Recovered(base=start_after, last=start_after)
-    opened: list[Segment] = []
+    sequences = _sequences(disk, directory)
+    tail: list[Segment] = []
     try:
-        for sequence in _sequences(disk, directory):
-            opened.append(_open(disk, directory, tablet_id, sequence))  # noqa: PERF401  # closed if the next one fails
-        if opened:
-            _recover_segments(disk, directory, tablet_id, recovered, opened)
+        while sequences and not (tail and _is_used(tail[0])):
+            tail.insert(0, _open(disk, directory, tablet_id, sequences.pop()))
+        for sequence in sequences:
+            _join_closed(disk, directory, tablet_id, recovered, sequence)
+        if tail:
+            _recover_tail(disk, directory, tablet_id, recovered, tail)
     except BaseException:
-        for segment in [*opened, *recovered.segments]:
-            segment.file.close()
+        for segment in tail:
+            segment.end_use()
         raise
     return recovered
 
@@ -192,30 +196,31 @@ def _open(disk: Disk, directory: str, tablet_id: str, sequence: int) -> Segment:
     file = disk.open(f"{directory}/{segment_name(sequence)}", writable=True)
     try:
         check_header(file, tablet_id, sequence)
-        return Segment(identity_of(tablet_id, sequence), file, file.size())
+        return Segment(file.path, identity_of(tablet_id, sequence), file, file.size())
     except BaseException:
         file.close()
         raise
 
 
-def _recover_segments(disk: Disk, directory: str, tablet_id: str, recovered: Recovered, opened: list[Segment]) -> None:
-    """Sorts the segments into closed, last used and spare, and deals with each by the rules of the module."""
-    used = len(opened) - 1
-    while used >= 0 and not _is_used(opened[used]):
-        used -= 1
-    spares = opened[used + 1 :]
-    for segment in opened[:used]:
-        closed = read_footer(segment.file, segment.identity, segment.size_bytes)
-        if closed is None:
-            raise corruption(segment.path, segment.size_bytes, "the footer of a closed segment is missing or damaged")
-        recovered.join(segment, *closed)
-    if used >= 0 and not _recover_last(disk, directory, recovered, opened[used], has_next=bool(spares)):
-        spares.insert(0, opened[used])
+def _join_closed(disk: Disk, directory: str, tablet_id: str, recovered: Recovered, sequence: int) -> None:
+    """Adds a segment that is followed by one that is used (reason 3)."""
+    segment = _open(disk, directory, tablet_id, sequence)
+    try:
+        recovered.join(segment, *require_footer(segment.open_file, segment.identity, segment.size_bytes))
+    finally:
+        segment.end_use()
+
+
+def _recover_tail(disk: Disk, directory: str, tablet_id: str, recovered: Recovered, tail: Sequence[Segment]) -> None:
+    """Deals with the last used segment and what is behind it; with only the latter, if none was ever used."""
+    spares = list(tail)
+    if _is_used(tail[0]) and _recover_last(disk, directory, recovered, tail[0], has_next=len(tail) > 1):
+        del spares[0]
     if len(spares) > 1:
         raise corruption(spares[0].path, SEGMENT_HEADER_BYTES, f"empty, while segment {spares[1].sequence} is there")
     if not recovered.segments and spares[0].sequence > 1:
         raise corruption(spares[0].path, SEGMENT_HEADER_BYTES, "empty, and the segments before it are missing")
-    recovered.next_sequence = opened[-1].sequence + 1
+    recovered.next_sequence = tail[-1].sequence + 1
     if spares:
         recovered.spare = _recover_spare(disk, directory, tablet_id, recovered, spares[0])
 
@@ -225,7 +230,7 @@ def _is_used(segment: Segment) -> bool:
 
     What a killed process left in the cache is written out, what a failed sync left there is forgotten.
     """
-    file = segment.file
+    file = segment.open_file
     file.sync()
     file.drop_cache()
     return (
@@ -236,39 +241,41 @@ def _is_used(segment: Segment) -> bool:
 
 def _recover_spare(disk: Disk, directory: str, tablet_id: str, recovered: Recovered, segment: Segment) -> Segment:
     """The segment behind the last used one, all zeros (reason 6)."""
-    if is_zero(segment.file, SEGMENT_HEADER_BYTES, segment.size_bytes):
+    if is_zero(segment.open_file, SEGMENT_HEADER_BYTES, segment.size_bytes):
         return segment
     if recovered.torn is None:
         recovered.torn = TornTail(segment.path, SEGMENT_HEADER_BYTES, None)
-    segment.file.close()
+    segment.end_use()
     return create_segment(disk, directory, tablet_id, segment.sequence, segment.size_bytes)
 
 
 def _recover_last(disk: Disk, directory: str, recovered: Recovered, segment: Segment, *, has_next: bool) -> bool:
     """Adds the last segment with batches to what is recovered; False if none of its batches survived."""
-    closed = read_footer(segment.file, segment.identity, segment.size_bytes)
+    closed = read_footer(segment.open_file, segment.identity, segment.size_bytes)
     if closed is not None:
         if closed[1].reason is CloseReason.ROLLED and not has_next:
             raise corruption(segment.path, closed[0], f"segment {segment.sequence + 1} is missing")
         recovered.join(segment, *closed)
+        segment.end_use()
         return True
     tail = _Tail(recovered, segment)
     tail.scan()
     recovered.torn = tail.torn
     if not segment.has_batches:
         return False
-    sealed = _copy(disk, directory, segment)
-    segment.file.close()
+    size_bytes = _copy(disk, directory, segment)
+    segment.end_use()
+    sealed = Segment(segment.path, segment.identity, None, size_bytes)
     recovered.join(sealed, segment.end_offset, segment.footer(CloseReason.STOPPED))
     return True
 
 
-def _copy(disk: Disk, directory: str, segment: Segment) -> Segment:
-    """Copies the batches of a scanned segment to a new file with a footer that takes its place (reason 5)."""
+def _copy(disk: Disk, directory: str, segment: Segment) -> int:
+    """Copies the batches of a scanned segment to a new file with a footer that takes its place; gives its size."""
     temporary = segment.path + TEMPORARY_SUFFIX
     file = disk.create(temporary)
     try:
-        window = Window(segment.file, segment.end_offset)
+        window = Window(segment.open_file, segment.end_offset)
         for start in range(0, segment.end_offset, WINDOW_BYTES):
             file.write(start, [window.get(start, min(WINDOW_BYTES, segment.end_offset - start))])
         footer = segment.encoded_footer(CloseReason.STOPPED)
@@ -276,8 +283,8 @@ def _copy(disk: Disk, directory: str, segment: Segment) -> Segment:
         file.sync()
     finally:
         file.close()
-    file = publish(disk, directory, temporary, segment.path)
-    return Segment(segment.identity, file, segment.end_offset + len(footer))
+    publish(disk, directory, temporary, segment.path).close()
+    return segment.end_offset + len(footer)
 
 
 class _Tail:
@@ -286,8 +293,8 @@ class _Tail:
     def __init__(self, recovered: Recovered, segment: Segment) -> None:
         self._recovered = recovered
         self._segment = segment
-        self._file = segment.file
-        self._window = Window(segment.file, segment.size_bytes)
+        self._file = segment.open_file
+        self._window = Window(segment.open_file, segment.size_bytes)
         self.torn: TornTail | None = None
 
     def scan(self) -> None:

@@ -52,9 +52,11 @@ class Segment:
     """A segment that holds batches or is ready to.
 
     Attributes:
+        path: of the file.
         identity: its number and tablet.
-        file: the one descriptor it is written and read through, from creation on: the kernel reports a failed write to
-            the descriptors that were open at the time.
+        file: while it is in use, the one descriptor it is written and read through, opened before the first write: the
+            kernel reports a failed write to the descriptors that were open at the time. None once it is closed and no
+            read uses it: a server has more segments than it may have open files.
         size_bytes: length of the file: preallocated for one in use, exact for a closed one.
         end_offset: where the next batch goes; everything before is durable.
         first_previous_crc, last_crc: the ends of its piece of the chain of batches; 0 while there are none.
@@ -63,11 +65,12 @@ class Segment:
         index: its batches; None for a closed segment whose index was not needed lately.
         is_closed: whether it has a footer.
         pins: reads that are using the file at the moment.
-        is_collected: no longer part of the log; the file is closed when the last pin is gone.
+        is_retired: no longer written nor part of the log.
     """
 
+    path: str
     identity: SegmentIdentity
-    file: File
+    file: File | None
     size_bytes: int
     end_offset: int = SEGMENT_HEADER_BYTES
     first_previous_crc: int = 0
@@ -78,11 +81,7 @@ class Segment:
     index: SegmentIndex | None = None
     is_closed: bool = False
     pins: int = 0
-    is_collected: bool = False
-
-    @property
-    def path(self) -> str:
-        return self.file.path
+    is_retired: bool = False
 
     @property
     def sequence(self) -> int:
@@ -125,25 +124,32 @@ class Segment:
     def encoded_footer(self, reason: CloseReason) -> bytes:
         return encode_footer(self.identity, self.end_offset, self.footer(reason))
 
+    @property
+    def open_file(self) -> File:
+        """The file of a segment in use."""
+        assert self.file is not None, f"{self.path} is not in use"
+        return self.file
+
     def unpin(self) -> None:
-        """Ends a read; closes the file if it was the last use."""
+        """Ends a read."""
         self.pins -= 1
-        if self.is_collected and not self.pins:
-            self.file.close()
+        self.close_unused()
 
     def retire(self) -> None:
-        """Takes the segment out of the log; the file stays open for reads that are under way."""
-        self.is_collected = True
-        if not self.pins:
+        """The segment leaves the log, or the log ends; reads that are under way go on to their end."""
+        self.is_retired = True
+        self.close_unused()
+
+    def close_unused(self) -> None:
+        """Closes the file if neither the writer nor a read needs it."""
+        if not self.pins and (self.is_closed or self.is_retired):
+            self.end_use()
+
+    def end_use(self) -> None:
+        """Closes the file. Idempotent."""
+        if self.file is not None:
             self.file.close()
-
-
-def index_of(footer: Footer) -> SegmentIndex:
-    """The index that a footer describes."""
-    index = SegmentIndex(footer.lowest, footer.last)
-    index.firsts, index.offsets = footer.firsts, footer.offsets
-    index.runs = TermRuns(footer.run_firsts, footer.run_terms)
-    return index
+            self.file = None
 
 
 # Disk jobs.
@@ -173,7 +179,8 @@ def create_segment(disk: Disk, directory: str, tablet_id: str, sequence: int, si
         raise
     finally:
         file.close()
-    return Segment(identity_of(tablet_id, sequence), publish(disk, directory, temporary, path), size_bytes)
+    file = publish(disk, directory, temporary, path)
+    return Segment(path, identity_of(tablet_id, sequence), file, size_bytes)
 
 
 def publish(disk: Disk, directory: str, temporary: str, path: str) -> File:
@@ -185,8 +192,8 @@ def publish(disk: Disk, directory: str, temporary: str, path: str) -> File:
 
 def enlarge_segment(segment: Segment, size_bytes: int) -> None:
     """Preallocates more of a segment that is not in use yet. An error leaves it as it was, as far as it was."""
-    write_zeros(segment.file, segment.size_bytes, size_bytes)
-    segment.file.sync()
+    write_zeros(segment.open_file, segment.size_bytes, size_bytes)
+    segment.open_file.sync()
 
 
 def write_zeros(file: File, start: int, end: int) -> None:
@@ -229,3 +236,20 @@ def read_footer(file: File, identity: SegmentIdentity, size_bytes: int) -> tuple
         return None
     footer = decode_footer(identity, file.read(*trailer))
     return None if footer is None else (trailer[0], footer)
+
+
+def require_footer(file: File, identity: SegmentIdentity, size_bytes: int) -> tuple[int, Footer]:
+    """As `read_footer`, of a segment that must have one."""
+    closed = read_footer(file, identity, size_bytes)
+    if closed is None:
+        raise corruption(file.path, size_bytes, "the footer of a closed segment is missing or damaged")
+    return closed
+
+
+def load_index(file: File, identity: SegmentIdentity, size_bytes: int) -> SegmentIndex:
+    """The index of a closed segment, from its footer."""
+    footer = require_footer(file, identity, size_bytes)[1]
+    index = SegmentIndex(footer.lowest, footer.last)
+    index.firsts, index.offsets = footer.firsts, footer.offsets
+    index.runs = TermRuns(footer.run_firsts, footer.run_terms)
+    return index

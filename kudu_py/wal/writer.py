@@ -199,6 +199,7 @@ class Writer:
             return
         if full is not None:
             full.is_closed, full.size_bytes = True, result
+            full.close_unused()
         segment.add_batch(
             preceding=preceding,
             runs=batch.runs,
@@ -231,7 +232,7 @@ class Writer:
 
 def _write_job(full: Segment | None, segment: Segment, batch: EncodedBatch) -> Callable[[], int]:
     """The job of one batch; returns the final size of the segment that was full, if one was (0 otherwise)."""
-    file, offset, buffers = segment.file, segment.end_offset, batch.buffers
+    file, offset, buffers = segment.open_file, segment.end_offset, batch.buffers
 
     if full is None:
 
@@ -242,7 +243,7 @@ def _write_job(full: Segment | None, segment: Segment, batch: EncodedBatch) -> C
 
         return write
 
-    full_file, end_offset, footer = full.file, full.end_offset, full.encoded_footer(CloseReason.ROLLED)
+    full_file, end_offset, footer = full.open_file, full.end_offset, full.encoded_footer(CloseReason.ROLLED)
 
     def roll() -> int:
         close_segment(full_file, end_offset, footer)

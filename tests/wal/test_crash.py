@@ -1,7 +1,7 @@
 """The log after a crash at every step of a life, and variants that leave out a sync, which must be seen to fail.
 
-The life: appends, a truncation, rolls, a collection, a clean stop, a second process that goes on. At each step the power is
-cut (or the process killed and the power cut in the next life), and the log is opened again. What must hold then (I20):
+The life: appends, a truncation, rolls, a collection, a clean stop, a second process that goes on. At each step the
+power is cut (or the process killed and the power cut in the next life), and the log is opened again. Then must hold:
 everything that was reported durable is there, what is there was written, in order, overwritten entries do not come back
 once their replacement was reported, and opening again changes nothing.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kudu_py.common.errors import KuduError
-from kudu_py.common.opid import OpId
+from kudu_py.common.opid import MIN_OP_ID, OpId
 from kudu_py.testing import sim_loop
 from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
 from kudu_py.wal import Log, Record, WalOptions
@@ -44,7 +44,7 @@ class Model:
 
     accepted: dict[int, Record] = field(default_factory=dict)
     older: dict[int, list[Record]] = field(default_factory=dict)
-    durable: OpId = OpId(0, 0)
+    durable: OpId = MIN_OP_ID
     floor: int = 1
     has_failed: bool = False
 

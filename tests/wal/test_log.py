@@ -53,10 +53,8 @@ def test_it_works_on_the_real_disk(tmp_path, loop_factory, make_records):
             "on_failure": lambda error: reported.put_nowait(error),
         }
         log = await Log.open(**options)
-        written = make_records(1, 1, 300, size=5_000) + [
-            Record(OpId(2, 301), bytes(9_000_000)),
-            *make_records(2, 302, 303),
-        ]
+        large = Record(OpId(2, 301), bytes(9_000_000))
+        written = [*make_records(1, 1, 300, size=5_000), large, *make_records(2, 302, 303)]
         for one in written:
             log.append([one])
         while await asyncio.wait_for(reported.get(), 30) != (2, 303):
@@ -399,7 +397,7 @@ def test_collection_stops_at_anchors_and_keeps_the_last_entry(simulate, rig, mak
     simulate(main())
 
 
-def test_a_segment_that_is_being_read_can_be_collected(simulate, make_rig, make_records):
+def test_a_read_that_meets_a_collection_answers_the_entries_or_that_they_are_gone(simulate, make_rig, make_records):
     async def main(seed):
         rig = make_rig(seed=seed)
         log = await rig.open()
@@ -409,10 +407,50 @@ def test_a_segment_that_is_being_read_can_be_collected(simulate, make_rig, make_
         reading = asyncio.ensure_future(log.read(1, 3, 100))
         await asyncio.sleep(0.000_1)  # its job is submitted
         assert await log.collect(60) > 0
-        assert await reading == make_records(1, 1, 1, 400)
+        result = (await asyncio.gather(reading, return_exceptions=True))[0]
+        if isinstance(result, KuduError):
+            assert result.code is ErrorCode.NOT_FOUND
+            return "gone"
+        assert result == make_records(1, 1, 1, 400)
+        return "read"
+
+    assert {simulate(main(seed)) for seed in range(20)} == {"read", "gone"}
+
+
+def test_a_read_that_meets_a_roll_leaves_the_index_whole(simulate, make_rig, make_records):
+    async def main(seed):
+        rig = make_rig(seed=seed)
+        log = await rig.open()
+        written = make_records(1, 1, 60, 400)
+        for one in written:
+            log.append([one])
+            await rig.settle()
+            assert (await log.read(one.op_id.index, one.op_id.index, 1)) == [one]
+            reading = asyncio.ensure_future(log.read(max(1, one.op_id.index - 1), one.op_id.index, 1))
+            await asyncio.sleep(0.000_1)
+        await reading
+        assert await rig.content() == written
 
     for seed in range(5):
         simulate(main(seed))
+
+
+def test_only_segments_in_use_keep_a_file_open(simulate, rig, make_records):
+    async def main():
+        log = await rig.open()
+        for one in make_records(1, 1, 80, 400):
+            log.append([one])
+            await rig.settle()
+        assert log.segment_count == 4
+        assert [segment.file is not None for segment in log._segments] == [False] * (log.segment_count - 1) + [True]
+        await rig.content()
+        assert sum(segment.file is not None for segment in log._segments) == 1
+        assert sum(segment.index is not None for segment in log._segments) <= 1 + rig.options.loaded_indexes_max
+        await log.close()
+        log = await rig.open()
+        assert all(segment.file is None for segment in log._segments)
+
+    simulate(main())
 
 
 def test_a_failed_removal_is_reported_and_can_be_tried_again(simulate, rig, make_records):
