@@ -65,7 +65,8 @@ class Applier:
         self._on_applied, self._on_slice, self._on_failure, self._spawn = on_applied, on_slice, on_failure, spawn
         self._loop = asyncio.get_running_loop()
         self._kept: dict[int, Entry] = {}
-        self._is_scheduled = False
+        # There is something to apply; the loop was asked for a turn; the last slice took all of its time.
+        self._is_scheduled = self._is_called = self._is_late = False
         self._is_loading = False
         self._is_stopped = False
         self.applied_index = self.committed_index = applied_index
@@ -89,10 +90,15 @@ class Applier:
         return self._kept.get(index)
 
     def commit_to(self, index: int) -> None:
-        """Everything up to `index` may be applied; it will be, after what is ready to leave has left."""
+        """Everything up to `index` may be applied; it will be at the next turn of the loop, or by `apply_now`."""
         assert index >= self.committed_index, f"commit index fell from {self.committed_index} to {index}"
         self.committed_index = index
         self._schedule()
+
+    def apply_now(self) -> None:
+        """Applies a first slice without waiting for the loop's next turn, if there is something to apply."""
+        if self._is_scheduled and not self._is_late:
+            self._run()
 
     def stop(self) -> None:
         """Applies nothing any more."""
@@ -101,10 +107,17 @@ class Applier:
     def _schedule(self) -> None:
         if not self._is_scheduled and not self._is_loading:
             self._is_scheduled = True
-            self._loop.call_soon(self._run)
+            if not self._is_called:
+                self._is_called = True
+                self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_called = False
+        if self._is_scheduled:
+            self._run()
 
     def _run(self) -> None:
-        self._is_scheduled = False
+        self._is_scheduled = self._is_late = False
         if self._is_stopped:
             return
         first = self.applied_index
@@ -119,6 +132,7 @@ class Applier:
                 self._apply(entry)
                 if self._clock.monotonic() >= until and self.applied_index < self.committed_index:
                     self._schedule()
+                    self._is_late = True
                     break
         except Exception as error:
             self.stop()

@@ -138,7 +138,7 @@ class UnaryLink:
 
     def __init__(self, stub: ConsensusServiceAsyncStub, address: str, options: PeerLinkOptions) -> None:
         self._stub, self._address, self._options = stub, address, options
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Answer]] = set()
 
     def send(self, update: UpdateCall) -> None:
         if len(self._tasks) >= self._options.requests_in_flight_max:
@@ -146,21 +146,21 @@ class UnaryLink:
             return
         task = asyncio.create_task(self._call(update), name=f"update {self._address}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._ended(update, task))
 
-    async def _call(self, update: UpdateCall) -> None:
+    async def _call(self, update: UpdateCall) -> Answer:
         request = consensus_pb2.UpdateConsensusRequest()
         update.build(request)
-        answer: Answer
         try:
             pending = self._stub.UpdateConsensus(request, timeout=self._options.request_timeout_s)
-            answer = await rpc_call(pending, address=self._address)
+            return await rpc_call(pending, address=self._address)
         except KuduError as error:
-            answer = error
-        except asyncio.CancelledError:
-            update.answered(_closed(self._address))
-            raise
-        update.answered(answer)
+            return error
+
+    def _ended(self, update: UpdateCall, task: asyncio.Task[Answer]) -> None:
+        """Also where the task was cancelled before it began."""
+        self._tasks.discard(task)
+        update.answered(_closed(self._address) if task.cancelled() else task.result())
 
     async def close(self) -> None:
         tasks = list(self._tasks)

@@ -10,7 +10,7 @@ lock. The order in which an output is performed, and why:
  4. What promises nothing leaves now. In particular a leader's appends leave before its own disk has them: the
     followers' syncs overlap with its own.
  5. What promises something joins `Promises`, behind all earlier promises.
- 6. Commits are only noted: applying happens after the messages have left, in slices (`Applier`).
+ 6. Commits are only noted: applying happens, in slices (`Applier`), when nothing waits to leave.
 
 Facts that come up while an output is performed (a link that refuses a message at once) wait in line until it is done.
 """
@@ -232,7 +232,7 @@ class RaftConsensus:
         self._safe_waits: list[tuple[HybridTime, asyncio.Future[None]]] = []
         self._leader_address: dict[ServerId, str] = {}
         self._inbox: deque[Event] = deque()
-        self._is_stepping = False
+        self._is_stepping = self._has_sent = False
         self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -277,9 +277,9 @@ class RaftConsensus:
             for _ in range(reached):
                 ends.popleft()
             self._promises.note_appends_durable(self._appends - len(ends))
-        self._step(EntriesDurable(op_id))
         if self._stop_reason is None:
             self._promises.release_due()
+        self._step(EntriesDurable(op_id))
 
     def log_failed(self, error: BaseException) -> None:
         """The log could not be written."""
@@ -642,6 +642,7 @@ class RaftConsensus:
         if self._is_stepping:
             return
         self._is_stepping = True
+        self._has_sent = False
         try:
             while inbox and self._stop_reason is None:
                 fact = inbox.popleft()
@@ -654,6 +655,9 @@ class RaftConsensus:
             self._fail(error)
         finally:
             self._is_stepping = False
+        if not self._has_sent:
+            # Nothing waits for the loop's next turn in order to leave, so whoever waits for the entry need not either.
+            self._applier.apply_now()
 
     def _perform(self, out: Output) -> None:
         """The order is explained at the head of this module."""
@@ -670,9 +674,9 @@ class RaftConsensus:
             self.metadata.set_hard_state(out.hard_state)
         if out.config is not None:
             self._note_config(out.config)
-        if out.send:
-            for message in out.send:
-                self._send(message)
+        for message in out.send:
+            self._has_sent = True
+            self._send(message)
         for reply in out.replies:
             self._reply(reply)
         if out.send_after_durable or out.replies_after_durable:
@@ -829,9 +833,9 @@ class RaftConsensus:
 
     def _note_hard_state_durable(self, state: HardState) -> None:
         self._promises.note_hard_states_durable(self.metadata.hard_states_durable)
-        self._step(HardStateDurable(state))
         if self._stop_reason is None:
             self._promises.release_due()
+        self._step(HardStateDurable(state))
 
     def _note_applied(self, entry: Entry) -> None:
         self._time.note_applied(entry.op_id.index, entry.timestamp)
