@@ -69,7 +69,9 @@ class Chance(Protocol):
 class ServiceRegistry(Protocol):
     """The server that services are added to, real or simulated."""
 
-    def add(self, add_to_server: AddToServer, servicer: object, *, checks_dest_uuid: bool) -> None: ...
+    def add(
+        self, add_to_server: AddToServer, servicer: object, *, checks_dest_uuid: bool, in_flight_max: int | None = None
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,6 @@ class MasterSurroundings:
     Attributes:
         uuid: of this master.
         address: host:port under which others reach its services.
-        http_address: of its pages; may be empty.
         software_version: for people.
         start_time_micros: when the process started.
         master_addresses: of all masters, this one among them; empty if it is alone. Only a first start looks at them.
@@ -89,7 +90,6 @@ class MasterSurroundings:
 
     uuid: ServerId
     address: str
-    http_address: str
     software_version: str
     start_time_micros: int
     master_addresses: tuple[str, ...]
@@ -113,8 +113,11 @@ class Master:
         self._surroundings = surroundings
         around, options = surroundings, surroundings.catalog_options
         self._loop = asyncio.get_running_loop()
+        self.clock = around.clock
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
+        self.http_address = ""
+        """Of its pages, once they are served."""
         self.manager = TabletManager(
             uuid=around.uuid,
             address=around.address,
@@ -167,14 +170,24 @@ class Master:
             master_addresses=lambda: around.master_addresses or (around.address,),
         )
 
-    def add_services(self, server: ServiceRegistry) -> None:
-        """Registers its services, before the server starts."""
+    def add_services(self, server: ServiceRegistry, *, calls_in_flight_max: int | None = None) -> None:
+        """Registers its services, before the server starts.
+
+        Args:
+            calls_in_flight_max: of MasterService. Consensus has no bound: refusing a leader's heartbeat would only make
+                more work.
+        """
         server.add(
             consensus_pb2_grpc.add_ConsensusServiceServicer_to_server,
             ConsensusServicer(self.manager),
             checks_dest_uuid=True,
         )
-        server.add(master_pb2_grpc.add_MasterServiceServicer_to_server, self.servicer, checks_dest_uuid=False)
+        server.add(
+            master_pb2_grpc.add_MasterServiceServicer_to_server,
+            self.servicer,
+            checks_dest_uuid=False,
+            in_flight_max=calls_in_flight_max,
+        )
 
     def registration(self) -> common_pb2.ServerRegistration:
         """What this master says of itself."""
@@ -182,7 +195,7 @@ class Master:
         return common_pb2.ServerRegistration(
             uuid=around.uuid,
             rpc_address=around.address,
-            http_address=around.http_address,
+            http_address=self.http_address,
             software_version=around.software_version,
             start_time_micros=around.start_time_micros,
         )
@@ -205,6 +218,7 @@ class Master:
         replica.running()
         self._own(self.leadership.run(), "leadership")
         self._own(self.reconciler.run(), "reconciler")
+        self._own(self.sys_catalog.keep_up(), "sys catalog upkeep")
 
     async def stop(self) -> None:
         """Ends the reign, if there is one, and closes the sys catalog. Its server takes no more calls already."""

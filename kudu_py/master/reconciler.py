@@ -95,6 +95,11 @@ class Reconciler:
         if len(self._unsettled) != before:
             self._wake.set()
 
+    @property
+    def unsettled_count(self) -> int:
+        """Tablets whose replicas are not yet known to be what the records say."""
+        return len(self._unsettled)
+
     async def run(self) -> None:
         """Until cancelled: sweeps whenever there is something new, and at intervals while something is not done."""
         try:

@@ -123,15 +123,16 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
         server = self._registry.take_heartbeat(heartbeat, self._clock.monotonic())
         answer = master_pb2.TSHeartbeatResponse(
             master_uuid=self._registration().uuid,
-            is_leader=self._sys_catalog.leading_term is not None,
+            # Until it has read the catalog it takes no reports, as little as a follower.
+            is_leader=self._sys_catalog.leading_term is not None and self._committer.reign is not None,
             needs_reregister=server is None,
         )
         if server is not None and not was_known:
             _log.info("tablet_server_registered", server=server.uuid, address=server.registration.rpc_address)
         reign = self._committer.reign
-        if not answer.is_leader:
+        if not answer.is_leader or reign is None:
             return answer
-        if server is None or reign is None:
+        if server is None:
             answer.needs_full_tablet_report = True
             return answer
         if request.HasField("tablet_report"):

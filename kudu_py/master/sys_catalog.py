@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict, not_the_leader
 from kudu_py.common.partition import Partition, PartitionSchema
@@ -31,6 +32,8 @@ from kudu_py.master.catalog.state import CatalogState
 from kudu_py.pb import catalog_pb2
 from kudu_py.tablet.scan_spec import ScanSpec
 from kudu_py.tablet.tablet_replica import TabletReplica
+
+_log = structlog.get_logger(__name__)
 
 SYS_CATALOG_TABLE_NAME = "sys.catalog"
 SYS_CATALOG_SCHEMA = Schema(
@@ -47,6 +50,9 @@ SYS_CATALOG_PARTITION_SCHEMA = PartitionSchema()
 SYS_CATALOG_PARTITION = Partition()
 
 _CLUSTER_ID = "cluster"
+_UPKEEP_INTERVAL_S = 10.0
+_FLUSH_BYTES = 8 << 20
+_LOG_BYTES = 32 << 20
 _READ_SLICE_ROWS = 256
 """Entries decoded before the loop gets its turn: a new leader must go on sending heartbeats while it reads."""
 
@@ -167,6 +173,8 @@ class SysCatalog:
     def __init__(self, replica: Callable[[], TabletReplica], *, change_bytes_max: int) -> None:
         self._replica = replica
         self._change_bytes_max = change_bytes_max
+        self._log_bytes = 0
+        """Size of the log after the last checkpoint: what is kept of it for followers."""
 
     @property
     def consensus(self) -> RaftConsensus:
@@ -240,6 +248,22 @@ class SysCatalog:
         """
         nothing: tuple[list[object], ...] = ([0], [""], [0], [0], [b""])
         await self._replica().write_batch(_batch(nothing, RowOperation.DELETE_IGNORE))
+
+    async def keep_up(self) -> None:
+        """Until cancelled: checkpoints and compacts the replica, leader or not, so that log and history stay small."""
+        while True:
+            await asyncio.sleep(_UPKEEP_INTERVAL_S)
+            try:
+                replica = self._replica()
+                if (
+                    replica.tablet.unflushed_bytes > _FLUSH_BYTES
+                    or replica.log.size_bytes > self._log_bytes + _LOG_BYTES
+                ):
+                    await replica.checkpointer.flush()
+                    self._log_bytes = replica.log.size_bytes
+                await replica.checkpointer.compact()
+            except KuduError as error:
+                _log.warning("sys_catalog_upkeep_put_off", error=str(error))
 
     async def load(self) -> CatalogState:
         """Everything that is committed. Leaves the loop its turns.

@@ -216,6 +216,7 @@ class TSHeartbeatResponse(_message.Message):
     TABLET_REPORT_SEQUENCE_FIELD_NUMBER: _builtins.int
     master_uuid: _builtins.str
     is_leader: _builtins.bool
+    """It leads, has read the catalog, and takes reports."""
     needs_reregister: _builtins.bool
     """The next heartbeat must bring the registration."""
     needs_full_tablet_report: _builtins.bool

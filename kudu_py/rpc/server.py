@@ -66,7 +66,7 @@ class RpcServerOptions:
 
 
 class RpcServer:
-    """One gRPC server of a daemon: `add` servicers, `start`, `set_serving`, `stop`.
+    """One gRPC server of a daemon: `bind` if its address is needed early, `add` servicers, `start`, `set_serving`, `stop`.
 
     Args:
         uuid: of this server; what the `dest_uuid` of requests must say.
@@ -81,6 +81,7 @@ class RpcServer:
         self._health = HealthServicer()
         self._services: list[str] = []
         self._started = False
+        self._address: str | None = None
         self.add(health_pb2_grpc.add_HealthServicer_to_server, self._health, checks_dest_uuid=False)
 
     def add(
@@ -96,19 +97,20 @@ class RpcServer:
             self._services.append(service)
             self._health.add(service)
 
-    async def start(self, bind_address: str) -> str:
-        """Listens at `host:port` and returns the address with the port in use (which the system chose if it was 0).
+    async def bind(self, bind_address: str) -> str:
+        """Takes `host:port` without serving yet, for parts that must know the address before they are made.
+
+        Returns it with the port in use, which the system chose if it was 0.
 
         A host name is resolved here and bound at one address: gRPC binds all that a name stands for, and is content
-            when only
-        some of them were free.
+        when only some of them were free.
 
         Raises:
             KuduError: CONFIGURATION_ERROR that names the address, if it is taken or not of this machine.
         """
+        assert self._address is None, f"bound at {self._address} already"
         wanted = parse_address(bind_address, what="rpc_bind_addresses")
         target = await _resolve(wanted)
-        self._add_reflection()
         try:
             port = self._server.add_insecure_port(str(target))
         except RuntimeError as error:
@@ -118,9 +120,18 @@ class RpcServer:
                 "stop what listens there or choose another address with --rpc_bind_addresses",
                 details={"address": str(wanted)},
             ) from error
+        self._address = str(HostPort(wanted.host, port))
+        return self._address
+
+    async def start(self, bind_address: str | None = None) -> str:
+        """Serves, at `bind_address` or where `bind` was told to, and returns the address; raises as `bind`."""
+        if bind_address is not None:
+            await self.bind(bind_address)
+        assert self._address is not None, "an address is needed"
+        self._add_reflection()
         self._started = True
         await self._server.start()
-        return str(HostPort(wanted.host, port))
+        return self._address
 
     def set_serving(self, serving: bool) -> None:
         """What the health service says from now on, of the server ("") and of each service."""

@@ -70,7 +70,6 @@ class MasterNode:
             MasterSurroundings(
                 uuid=self.uuid,
                 address=self.address,
-                http_address="",
                 software_version="test",
                 start_time_micros=self.clock.wall_micros(),
                 master_addresses=self.master_addresses,

@@ -1,0 +1,177 @@
+"""What a master shows over HTTP: masters, tablet servers, tables, and the tablets of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.ids import TabletId
+from kudu_py.common.partition import describe_partition
+from kudu_py.consensus.core.model import Role
+from kudu_py.env.clock import Clock
+from kudu_py.master.catalog.state import CatalogState
+from kudu_py.master.master import Master
+from kudu_py.webui.page import Cell, DetailPage, Health, Link, Row, Table, TablePage
+
+
+class MasterPages:
+    """The pages of one master. What a follower does not know it leaves out, and says who leads."""
+
+    def __init__(self, master: Master, clock: Clock) -> None:
+        self._master = master
+        self._clock = clock
+
+    @property
+    def pages(self) -> list[TablePage | DetailPage]:
+        """All of them, in the order of the navigation."""
+        return [
+            TablePage("/masters", "Masters", ("uuid", "rpc_address", "role", "this_one"), self.masters),
+            TablePage(
+                "/tablet-servers",
+                "Tablet servers",
+                (
+                    "uuid",
+                    "rpc_address",
+                    "pages",
+                    "alive",
+                    "heartbeat_ago_s",
+                    "replicas",
+                    "leaders",
+                    "domain",
+                    "version",
+                ),
+                self.tablet_servers,
+            ),
+            TablePage(
+                "/tables",
+                "Tables",
+                ("name", "id", "state", "tablets", "running", "replication", "rows", "owner"),
+                self.tables,
+            ),
+            DetailPage("/table", "Table", self.table),
+        ]
+
+    def health(self) -> Health:
+        """SERVING once the sys catalog's replica runs, whether it leads or not."""
+        try:
+            consensus = self._master.sys_catalog.consensus
+        except KuduError as error:
+            return Health(False, "STARTING", {"reason": error.message})
+        return Health(
+            True,
+            "SERVING",
+            {"role": consensus.role.value, "term": consensus.term, "leader_address": consensus.leader_address or ""},
+        )
+
+    def facts(self) -> Iterable[tuple[str, Cell]]:
+        """For the home page."""
+        registration = self._master.registration()
+        yield "uuid", registration.uuid
+        yield "rpc_address", registration.rpc_address
+        yield "version", registration.software_version
+        reign = self._master.committer.reign
+        if reign is not None:
+            state = reign.state
+            yield "cluster_id", "" if state.cluster is None else state.cluster.cluster_id
+            yield "tables", len(state.ids_by_name)
+            yield "tablets", sum(len(tablets) for tablets in state.tablets_by_table.values())
+        now_s = self._clock.monotonic()
+        registry = self._master.registry
+        yield "live_tablet_servers", sum(registry.is_live(server.uuid, now_s) for server in registry.servers)
+
+    def masters(self) -> Iterable[Row]:
+        """Members of the sys catalog's config."""
+        consensus = self._master.sys_catalog.consensus
+        own = self._master.registration().uuid
+        for member in consensus.active_config.members:
+            if member.uuid == own:
+                role = consensus.role.value
+            else:
+                role = Role.LEADER.value if member.uuid == consensus.leader else member.member_type.value
+            yield member.uuid, member.address, role, member.uuid == own
+
+    def tablet_servers(self) -> Iterable[Row]:
+        """All that have registered since this master started."""
+        now_s = self._clock.monotonic()
+        registry = self._master.registry
+        for server in registry.servers:
+            said = server.registration
+            yield (
+                server.uuid,
+                said.rpc_address,
+                Link(said.http_address, f"http://{said.http_address}/") if said.http_address else None,
+                registry.is_live(server.uuid, now_s),
+                round(max(0.0, now_s - server.last_heartbeat_s), 1),
+                server.live_tablet_count,
+                server.leader_count,
+                said.fault_domain,
+                said.software_version,
+            )
+
+    def tables(self) -> Iterable[Row]:
+        """Tables that have not been deleted."""
+        state = self._state()
+        for name, table_id in sorted(state.ids_by_name.items()):
+            table, tablets = state.tables[table_id], state.tablets_of(table_id)
+            yield (
+                Link(name, f"/table?id={table_id}"),
+                table_id,
+                table.state.value,
+                len(tablets),
+                sum(tablet.state.value == "RUNNING" for tablet in tablets),
+                table.num_replicas,
+                sum(self._rows_of(tablet.tablet_id) for tablet in tablets),
+                table.owner,
+            )
+
+    def table(self, query: Mapping[str, str]) -> Sequence[Table]:
+        """One table, by `?id=` or `?name=`: its columns and its tablets."""
+        state = self._state()
+        table = state.table_by_id(query["id"]) if query.get("id") else state.table_by_name(query.get("name", ""))
+        columns = (
+            (
+                column.column_id,
+                column.name,
+                column.type.value,
+                i < table.schema.key_count,
+                column.nullable,
+                None if column.default is None else str(column.default)[:200],
+                column.comment,
+            )
+            for i, column in enumerate(table.schema.columns)
+        )
+        tablets = []
+        for tablet in state.tablets_of(table.table_id):
+            leader = self._master.registry.leader_of(tablet.tablet_id)
+            members = ", ".join(m.uuid + (" (leader)" if m.uuid == leader else "") for m in tablet.config.members)
+            tablets.append(
+                (
+                    tablet.tablet_id,
+                    describe_partition(table.schema, table.partition_schema, tablet.partition),
+                    tablet.state.value,
+                    tablet.config.config_index,
+                    members,
+                    self._rows_of(tablet.tablet_id),
+                    tablet.note,
+                )
+            )
+        return [
+            Table("Columns", ("id", "name", "type", "in_primary_key", "nullable", "default_value", "comment"), columns),
+            Table("Tablets", ("id", "partition", "state", "config_index", "replicas", "rows", "note"), tablets),
+        ]
+
+    def _state(self) -> CatalogState:
+        try:
+            self._master.sys_catalog.require_leader()
+            return self._master.committer.require_reign().state
+        except KuduError as error:
+            if error.code is ErrorCode.NOT_THE_LEADER:
+                message = f"tables are known to the leader only: {error.message}"
+                raise KuduError(ErrorCode.INVALID_ARGUMENT, message) from error
+            raise
+
+    def _rows_of(self, tablet_id: TabletId) -> int:
+        registry = self._master.registry
+        leader = registry.leader_of(tablet_id)
+        replica = registry.hosts(tablet_id).get(leader) if leader is not None else None
+        return replica.row_count if replica is not None else 0
