@@ -7,8 +7,9 @@ after `KuduOutcomeUnknown` a write may or may not have taken effect; after any o
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any, ParamSpec, TypeVar
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 
@@ -104,7 +105,7 @@ def raises_public(function: Callable[P, T]) -> Callable[P, T]:
     return translated
 
 
-def raises_public_async(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def raises_public_async(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Makes a coroutine function raise what users catch."""
 
     @functools.wraps(function)
@@ -119,14 +120,15 @@ def raises_public_async(function: Callable[P, Awaitable[T]]) -> Callable[P, Awai
     return translated
 
 
-def raises_public_iter(function: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator[T]]:
+def raises_public_iter(function: Callable[P, AsyncGenerator[T, None]]) -> Callable[P, AsyncGenerator[T, None]]:
     """Makes an asynchronous generator function raise what users catch."""
 
     @functools.wraps(function)
-    async def translated(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+    async def translated(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
         try:
-            async for item in function(*args, **kwargs):
-                yield item
+            async with aclosing(function(*args, **kwargs)) as items:
+                async for item in items:
+                    yield item
         except KuduException:
             raise
         except KuduError as error:

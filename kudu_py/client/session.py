@@ -178,12 +178,11 @@ class KuduSession:
                 not have been (KuduOutcomeUnknown).
         """
         try:
-            self._require_open()
-            table = operation.table
-            cells, size = table.checker.cells(operation.operation, operation.values)
             if self._mode is FlushMode.MANUAL_FLUSH:
-                self._hold_back(operation, cells, size)
+                self.hold_back(operation)
                 return
+            self._require_open()
+            cells, size = operation.table.checker.cells(operation.operation, operation.values)
             future: asyncio.Future[None] | None = None
             if self._mode is FlushMode.AUTO_FLUSH_SYNC:
                 future = self._loop.create_future()
@@ -192,6 +191,25 @@ class KuduSession:
                 await future
         except KuduError as error:
             raise public_error(error) from error
+
+    @raises_public
+    def hold_back(self, operation: WriteOperation) -> None:
+        """MANUAL_FLUSH's `apply`: checks the row and keeps it until `flush`. No waiting, any thread.
+
+        Raises:
+            KuduInvalidArgument: the row cannot be.
+            KuduBadStatus: ILLEGAL_STATE if too much waits.
+        """
+        self._require_open()
+        cells, size = operation.table.checker.cells(operation.operation, operation.values)
+        limit = self._client.options.buffered_bytes_max
+        if self._buffered_bytes + size > limit and self._buffer:
+            raise KuduError(
+                ErrorCode.ILLEGAL_STATE,
+                f"{self._buffered_bytes} bytes wait to be flushed; the limit is {limit}: flush first",
+            )
+        self._buffer.append((operation, cells, size))
+        self._buffered_bytes += size
 
     @raises_public_async
     async def write(self, table: TableInfo, data: Any, operation: RowOperation | str = RowOperation.UPSERT) -> None:
@@ -263,16 +281,6 @@ class KuduSession:
     def _require_open(self) -> None:
         if self._is_closed:
             raise KuduError(ErrorCode.ILLEGAL_STATE, "the session is closed")
-
-    def _hold_back(self, operation: WriteOperation, cells: list[object], size: int) -> None:
-        limit = self._client.options.buffered_bytes_max
-        if self._buffered_bytes + size > limit and self._buffer:
-            raise KuduError(
-                ErrorCode.ILLEGAL_STATE,
-                f"{self._buffered_bytes} bytes wait to be flushed; the limit is {limit}: flush first",
-            )
-        self._buffer.append((operation, cells, size))
-        self._buffered_bytes += size
 
     async def _flush(self) -> None:
         await self._send_buffer()
