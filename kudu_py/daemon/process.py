@@ -86,7 +86,8 @@ class Process:
         registry: of the process's metrics.
         rng: seeded from the system, once; everything that needs chance gets it, or one seeded from it.
         clock: the machine's.
-        tasks: owner of the background tasks; those started here are cancelled after all parts have stopped.
+        tasks: owner of background tasks that stand on no part: they are cancelled after all parts have stopped. A
+            composition root whose tasks use its parts enters a `Supervisor(process.fatal)` of its own after them.
         host_name: of the machine.
         version: of the software.
     """

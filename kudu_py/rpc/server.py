@@ -19,6 +19,7 @@ from kudu_py.rpc.address import HostPort, parse_address
 from kudu_py.rpc.calls import AddToServer, Wrapping, call_remaining_s
 from kudu_py.rpc.health import HealthServicer
 from kudu_py.rpc.options import METADATA_BYTES_MAX, OptionList
+from kudu_py.rpc.reflection_pool import SymbolPool
 from kudu_py.rpc.serve_stream import serve_grouped_stream, serve_stream
 
 __all__ = ["RpcServer", "RpcServerOptions", "call_remaining_s", "serve_grouped_stream", "serve_stream"]
@@ -66,7 +67,7 @@ class RpcServerOptions:
 
 
 class RpcServer:
-    """One gRPC server of a daemon: `bind` if its address is needed early, `add` servicers, `start`, `set_serving`, `stop`.
+    """One gRPC server of a daemon: `add` servicers, `start` (or `bind`, then `start`), `set_serving`, `stop`.
 
     Args:
         uuid: of this server; what the `dest_uuid` of requests must say.
@@ -149,7 +150,7 @@ class RpcServer:
         list all services would stumble over a name that cannot be described.
         """
         names = [*self._services, reflection.SERVICE_NAME]
-        servicer = reflection.aio.ReflectionServicer(names)
+        servicer = reflection.aio.ReflectionServicer(names, pool=SymbolPool())
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._server)
         handler = grpc.stream_stream_rpc_method_handler(
             servicer.ServerReflectionInfo,
