@@ -297,9 +297,16 @@ class Session:
         else:
             self._background.run(self._aio.apply(operation))
 
-    def write(self, table: TableInfo, data: Any, operation: RowOperation | str = RowOperation.UPSERT) -> None:
+    def write(
+        self,
+        table: TableInfo,
+        data: Any,
+        operation: RowOperation | str = RowOperation.UPSERT,
+        *,
+        nulls_are_unset: bool = False,
+    ) -> None:
         """Writes Arrow data, the fast way; see the asyncio session."""
-        self._background.run(self._aio.write(table, data, operation))
+        self._background.run(self._aio.write(table, data, operation, nulls_are_unset=nulls_are_unset))
 
     def flush(self) -> None:
         """Sends what waits, and returns when everything given before has an outcome; raises if rows failed."""

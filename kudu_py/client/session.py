@@ -212,13 +212,23 @@ class KuduSession:
         self._buffered_bytes += size
 
     @raises_public_async
-    async def write(self, table: TableInfo, data: Any, operation: RowOperation | str = RowOperation.UPSERT) -> None:
+    async def write(
+        self,
+        table: TableInfo,
+        data: Any,
+        operation: RowOperation | str = RowOperation.UPSERT,
+        *,
+        nulls_are_unset: bool = False,
+    ) -> None:
         """Writes Arrow data: a RecordBatch, a Table, anything with the Arrow stream interface (pandas, polars), or an
         iterable of these.
 
         The fast way: rows are split by tablet column-wise and encoded once. Columns are found by name; those left out
         are not set. Returns when all rows have been handed over (AUTO_FLUSH_SYNC: are durable), waiting for room as
         needed.
+
+        Args:
+            nulls_are_unset: a null leaves its column as it is in a row that is there, and takes the default in a new one.
 
         Raises:
             KuduInvalidArgument: names the column or row that cannot be. Nothing of the batch it is in was sent; earlier
@@ -230,7 +240,9 @@ class KuduSession:
         await self._send_buffer()
         async for batch in _batches_of(data):
             for first in range(0, batch.num_rows, _SLICE_ROWS):
-                await self._write_slice(table, batch.slice(first, _SLICE_ROWS), first, code)
+                await self._write_slice(
+                    table, batch.slice(first, _SLICE_ROWS), first, code, nulls_are_unset=nulls_are_unset
+                )
         if self._mode is FlushMode.AUTO_FLUSH_SYNC:
             await self._flush()
 
@@ -348,13 +360,16 @@ class KuduSession:
         piece = RowPiece(table.schema, operation.operation, cells, size, deadline, on_done)
         client.writer(locations.tablets[partition].tablet_id).submit(piece)
 
-    async def _write_slice(self, table: TableInfo, data: pa.RecordBatch, first: int, operation: RowOperation) -> None:
+    async def _write_slice(
+        self, table: TableInfo, data: pa.RecordBatch, first: int, operation: RowOperation, *, nulls_are_unset: bool
+    ) -> None:
         schema = table.schema
         rows, positions = conform(schema, data)
         if operation in _DELETES and len(positions) > schema.key_count:
             extra = schema.columns[positions[schema.key_count]].name
             raise invalid(f"a delete takes the key columns alone; leave out {extra!r}")
-        batch = RowBatch(schema, np.full(len(rows), operation, np.uint8), rows, positions)
+        unset = _nulls(rows, schema.key_count) if nulls_are_unset else None
+        batch = RowBatch(schema, np.full(len(rows), operation, np.uint8), rows, positions, unset)
         validate(batch)
         locations = self._client.known_locations(table) or await self._client.locations(table)
         partitions = locations.partitioner.rows_to_partitions(batch.rows.columns)
@@ -369,7 +384,13 @@ class KuduSession:
                 inside = np.flatnonzero(partitions >= 0)
                 if not len(inside):
                     return
-                kept = RowBatch(schema, batch.operations[inside], batch.rows.take(pa.array(inside)), positions)
+                kept = RowBatch(
+                    schema,
+                    batch.operations[inside],
+                    batch.rows.take(pa.array(inside)),
+                    positions,
+                    unset[inside] if unset is not None else None,
+                )
                 await self._send_batch(table, locations, kept, partitions[inside], first + inside, operation)
                 return
         await self._send_batch(table, locations, batch, partitions, first, operation)
@@ -460,6 +481,17 @@ class KuduSession:
             self._errors_overflowed = True
             return
         self._errors.append(RowError(error.code, error.message, operation, row, index, table.name, unknown))
+
+
+def _nulls(rows: pa.RecordBatch, key_count: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """bool[n, k]: where a cell outside the key is null; None if there is none."""
+    if not any(cells.null_count for cells in rows.columns[key_count:]):
+        return None
+    nulls = np.zeros((rows.num_rows, rows.num_columns), np.bool_)
+    for k in range(key_count, rows.num_columns):
+        if rows.column(k).null_count:
+            nulls[:, k] = rows.column(k).is_null().to_numpy(zero_copy_only=False)
+    return nulls
 
 
 async def _batches_of(data: Any) -> AsyncIterator[pa.RecordBatch]:
