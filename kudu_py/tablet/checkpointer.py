@@ -143,6 +143,11 @@ class Checkpointer:
         """Whether a flush or compaction is under way."""
         return self._flushing.locked() or self._compacting.locked()
 
+    @property
+    def has_frozen(self) -> bool:
+        """Whether a flush is under way, or has failed and left its input to be flushed again."""
+        return self._frozen is not None
+
     # What it is told.
 
     def note_applied(self, index: int, size_bytes: int) -> None:

@@ -29,7 +29,7 @@ class ReplicaOptions:
         write_bytes_max: serialised size of one Write. Several of them must fit into one message to a follower, with
             room to spare.
         write_timeout_s: a Write is answered "outcome unknown" if it was not decided within this.
-        safe_time_timeout_s: a snapshot read waits so long for the snapshot to be complete.
+        read_timeout_s: a read waits so long until its leadership is confirmed or its snapshot complete.
         clock_ahead_s_max: a snapshot further in the future than this is refused: reading it would drag the clock along.
         history_max_age_s: snapshots older than this need not be readable.
         log_retain_bytes: log kept although a checkpoint covers it, so that a follower that was away need not be copied.
@@ -43,7 +43,7 @@ class ReplicaOptions:
     tablet: TabletOptions = field(default_factory=TabletOptions)
     write_bytes_max: int = 8 << 20
     write_timeout_s: float = 60.0
-    safe_time_timeout_s: float = 10.0
+    read_timeout_s: float = 10.0
     clock_ahead_s_max: float = 10.0
     history_max_age_s: float = 7 * 24 * 3600.0
     log_retain_bytes: int = 64 << 20

@@ -42,6 +42,8 @@ from kudu_py.tablet.tombstone import Tombstone
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
+_HANDOVER_POLL_S = 0.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTablet:
@@ -159,17 +161,27 @@ class TabletManager:
             if not self._is_stopping:
                 await replica.start()
 
-    async def step_down_all(self) -> None:
-        """Asks every leader here to hand over, for a process on its way out; returns when that is begun."""
-        leaders = [replica for replica in self._replicas.values() if replica.is_leader]
+    async def step_down_all(self, timeout_s: float = 3.0) -> int:
+        """Asks every leader here to hand over to another voter, for a process on its way out; waits until they have.
+
+        Returns:
+            leaders that are left: there was no other voter, or none that could take over in time.
+        """
+        leaders = [replica for replica in self._replicas.values() if replica.can_hand_over]
         results = await asyncio.gather(
             *(replica.consensus.leader_step_down() for replica in leaders), return_exceptions=True
         )
         for replica, result in zip(leaders, results, strict=True):
-            if isinstance(result, BaseException) and not isinstance(result, KuduError):
-                raise result
             if isinstance(result, KuduError):
                 _log.info("step_down_refused", tablet=replica.tablet_id, error=str(result))
+            elif isinstance(result, BaseException):
+                raise result
+        until = self._context.clock.monotonic() + timeout_s
+        while self._context.clock.monotonic() < until and any(  # noqa: ASYNC110  # a few times in the process's life
+            replica.can_hand_over for replica in leaders
+        ):
+            await asyncio.sleep(_HANDOVER_POLL_S)
+        return sum(replica.is_leader for replica in self._replicas.values())
 
     async def stop(self) -> None:
         """Stops all replicas and closes their files. Idempotent."""

@@ -172,6 +172,11 @@ class TabletReplica:
         """Whether it leads, as far as it knows."""
         return self._parts is not None and self._parts.consensus.role is Role.LEADER
 
+    @property
+    def can_hand_over(self) -> bool:
+        """Whether it leads a group that has another voter."""
+        return self.is_leader and len(self.consensus.active_config.voters) > 1
+
     def running(self) -> _Parts:
         """The parts of a replica that runs.
 
@@ -412,7 +417,15 @@ class TabletReplica:
         """
         parts = self.running()
         parts.intake.require_leader()
-        await parts.consensus.read_index()
+        try:
+            async with asyncio.timeout(self._context.options.read_timeout_s):
+                await parts.consensus.read_index()
+        except TimeoutError as error:
+            raise KuduError(
+                ErrorCode.TIMED_OUT,
+                f"no majority of tablet {self.tablet_id} confirmed in time that this server still leads it",
+                verdict=Verdict.TRY_LATER,
+            ) from error
         return parts.consensus.safe_time
 
     async def snapshot_at(self, timestamp: HybridTime, *, allow_follower: bool = False) -> HybridTime:
@@ -431,7 +444,7 @@ class TabletReplica:
                 ErrorCode.INVALID_SNAPSHOT,
                 f"the snapshot is {ahead / 1e6:.1f} s in the future; at most {options.clock_ahead_s_max:g} s are taken",
             )
-        await parts.consensus.wait_safe_time(timestamp, options.safe_time_timeout_s)
+        await parts.consensus.wait_safe_time(timestamp, options.read_timeout_s)
         return timestamp
 
     def require_history(self, timestamp: HybridTime) -> None:

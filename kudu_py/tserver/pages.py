@@ -1,0 +1,193 @@
+"""What a tablet server's pages show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kudu_py.common.hybrid_time import physical_micros
+from kudu_py.common.partition import describe_partition
+from kudu_py.consensus.core.model import Member
+from kudu_py.env.clock import Clock
+from kudu_py.tablet.tablet_replica import ReplicaState
+from kudu_py.tserver.scanners import Scanner
+from kudu_py.tserver.tablet_server import TabletServer
+from kudu_py.webui.page import Cell, Health, Row, TablePage
+
+
+class TabletServerPages:
+    """The pages of one tablet server."""
+
+    def __init__(self, server: TabletServer, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+
+    def pages(self) -> list[TablePage]:
+        """In the order of the navigation."""
+        return [
+            TablePage(
+                "/tablets",
+                "Tablets",
+                (
+                    "table",
+                    "tablet_id",
+                    "partition",
+                    "state",
+                    "data_state",
+                    "role",
+                    "rows",
+                    "on_disk_bytes",
+                    "memory_bytes",
+                    "schema_version",
+                    "error",
+                ),
+                self._tablets,
+            ),
+            TablePage(
+                "/tablet-consensus-status",
+                "Consensus",
+                (
+                    "tablet_id",
+                    "role",
+                    "term",
+                    "leader",
+                    "config_index",
+                    "members",
+                    "pending_members",
+                    "last_op_id",
+                    "committed_index",
+                    "applied_index",
+                    "log_bytes",
+                    "log_segments",
+                ),
+                self._consensus,
+            ),
+            TablePage(
+                "/scans",
+                "Scans",
+                ("scan", "tablet_id", "query_id", "outcome", "age_s", "idle_s", "rows", "bytes", "snapshot_micros"),
+                self._scans,
+            ),
+            TablePage(
+                "/masters",
+                "Masters",
+                ("address", "is_leader", "answered_s_ago", "failures"),
+                self._masters,
+            ),
+        ]
+
+    def health(self) -> Health:
+        """SERVING once the replicas are opened."""
+        replicas = self._server.manager.replicas()
+        running = sum(replica.state is ReplicaState.RUNNING for replica in replicas)
+        failed = sum(replica.state is ReplicaState.FAILED for replica in replicas)
+        status = "SERVING" if self._server.is_serving else "NOT_SERVING"
+        return Health(self._server.is_serving, status, {"running": running, "failed": failed})
+
+    def facts(self) -> list[tuple[str, Cell]]:
+        """For the home page."""
+        registration = self._server.registration()
+        memory = self._server.memory
+        return [
+            ("uuid", registration.uuid),
+            ("rpc_address", registration.rpc_address),
+            ("http_address", registration.http_address),
+            ("software_version", registration.software_version),
+            ("fault_domain", registration.fault_domain),
+            ("replicas", len(self._server.manager.replicas())),
+            ("leaders", sum(replica.is_leader for replica in self._server.manager.replicas())),
+            ("memory_used_bytes", memory.used_bytes),
+            ("memory_limit_bytes", memory.limit_bytes),
+            ("flushes", self._server.maintenance.flushes),
+            ("compactions", self._server.maintenance.compactions),
+        ]
+
+    def _tablets(self) -> Iterable[Row]:
+        for replica in self._server.manager.replicas():
+            status, superblock = replica.status(), replica.superblock
+            running = status.state is ReplicaState.RUNNING
+            partition = (
+                describe_partition(superblock.schema, superblock.partition_schema, superblock.partition)
+                if superblock.schema.columns
+                else ""
+            )
+            yield (
+                status.table_name,
+                status.tablet_id,
+                partition,
+                status.state.value,
+                status.data_state.value,
+                replica.consensus.role.value if running else None,
+                status.row_count,
+                status.on_disk_bytes,
+                status.memory_bytes,
+                status.schema_version,
+                status.error,
+            )
+        for tombstone in self._server.manager.tombstones():
+            yield (
+                tombstone.table_name,
+                tombstone.tablet_id,
+                "",
+                ReplicaState.STOPPED.value,
+                tombstone.data_state.value,
+                None,
+                0,
+                0,
+                0,
+                tombstone.schema.version,
+                "",
+            )
+
+    def _consensus(self) -> Iterable[Row]:
+        for replica in self._server.manager.replicas():
+            if replica.state is not ReplicaState.RUNNING:
+                continue
+            consensus, log = replica.consensus, replica.log
+            pending = consensus.pending_config
+            yield (
+                replica.tablet_id,
+                consensus.role.value,
+                consensus.term,
+                consensus.leader,
+                consensus.committed_config.config_index,
+                _members(consensus.committed_config.members),
+                _members(pending.members) if pending is not None else None,
+                str(consensus.last_op_id),
+                consensus.commit_index,
+                consensus.applied_index,
+                log.size_bytes,
+                log.segment_count,
+            )
+
+    def _scans(self) -> Iterable[Row]:
+        for scanner in [*self._server.scanners.running(), *self._server.scanners.finished()]:
+            yield self._scan(scanner)
+
+    def _scan(self, scanner: Scanner) -> Row:
+        now = self._clock.monotonic()
+        return (
+            scanner.number,
+            scanner.tablet_id,
+            scanner.query_id,
+            scanner.outcome,
+            round(now - scanner.started_s, 3),
+            round(now - scanner.last_active_s, 3),
+            scanner.rows,
+            scanner.bytes,
+            physical_micros(scanner.timestamp) if scanner.timestamp else None,
+        )
+
+    def _masters(self) -> Iterable[Row]:
+        now = self._clock.monotonic()
+        for master in self._server.heartbeater.masters:
+            answered = master.last_answered_s
+            yield (
+                master.address,
+                master.is_leader,
+                round(now - answered, 3) if answered is not None else None,
+                master.failures,
+            )
+
+
+def _members(members: Iterable[Member]) -> str:
+    return ", ".join(f"{m.uuid} {m.member_type.value} {m.address}" for m in members)

@@ -1,0 +1,259 @@
+"""`TabletServer`: the parts of a tablet server, put together over given seams; composition only.
+
+Order of start, and why:
+1. Services are registered and the RPC server listens (its owner's business): a taken port ends the start before
+   anything else is touched. Until the replicas are listed, calls are
+   told that the server starts; "no such tablet" would make leaders copy tablets here.
+2. Replicas are opened, several at a time. One that cannot be opened is FAILED, the others run.
+3. Heartbeats begin: the first brings a full report, of replicas as they are.
+4. Upkeep begins.
+Stopping goes the other way round; before it, `drain` hands leaderships over, so that clients need not wait for
+elections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from kudu_py.common.ids import ServerId, TabletId
+from kudu_py.consensus.service import ConsensusServicer
+from kudu_py.daemon.supervisor import Supervisor
+from kudu_py.env.clock import Clock, HybridClock
+from kudu_py.env.disk import DiskThreads
+from kudu_py.env.workers import Workers
+from kudu_py.pb import common_pb2, consensus_pb2_grpc, tserver_admin_pb2_grpc, tserver_pb2_grpc
+from kudu_py.rpc.calls import AddToServer
+from kudu_py.rpc.dialer import Dialer
+from kudu_py.tablet.context import ReplicaOptions
+from kudu_py.tablet.directories import ReplicaDirectories
+from kudu_py.tablet.manager import TabletManager
+from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.tserver.admin_service import TabletServerAdminServicer
+from kudu_py.tserver.heartbeater import Heartbeater, HeartbeatOptions
+from kudu_py.tserver.maintenance import Maintenance, MaintenanceOptions
+from kudu_py.tserver.metrics import register_metrics
+from kudu_py.tserver.scanners import Scanners
+from kudu_py.tserver.service import TabletServerServicer
+from kudu_py.tserver.tablet_reports import TabletReports
+
+_log = structlog.get_logger(__name__)
+
+EXPIRE_EVERY_S = 1.0
+"""How often idle scans are looked for."""
+
+
+class Chance(Protocol):
+    """What of `random.Random` a tablet server draws with."""
+
+    def random(self) -> float: ...
+
+
+class ServiceRegistry(Protocol):
+    """The server that services are added to, real or simulated."""
+
+    def add(
+        self,
+        add_to_server: AddToServer,
+        servicer: object,
+        *,
+        checks_dest_uuid: bool,
+        in_flight_max: int | None = None,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TabletServerSettings:
+    """Bounds and times of a tablet server, beside those of its parts.
+
+    Attributes:
+        calls_max: of clients and of masters under way at once, each; more are told to try later.
+        scans_max: running at once.
+        scanner_ttl_s: a scan whose client takes nothing for so long is closed.
+        handover_timeout_s: a process on its way out waits so long for others to take over its leaderships.
+        memory_limit_bytes: of the whole process.
+    """
+
+    replica: ReplicaOptions = field(default_factory=ReplicaOptions)
+    heartbeat: HeartbeatOptions = field(default_factory=HeartbeatOptions)
+    maintenance: MaintenanceOptions = field(default_factory=MaintenanceOptions)
+    calls_max: int = 512
+    scans_max: int = 256
+    scanner_ttl_s: float = 60.0
+    handover_timeout_s: float = 3.0
+    memory_limit_bytes: int = 2 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletServerSurroundings:
+    """What a tablet server stands on.
+
+    Attributes:
+        uuid: of this server.
+        address: host:port under which others reach its services.
+        start_time_micros: when the process started; names it among processes of the same uuid.
+        software_version, fault_domain: what it says of itself.
+        master_addresses: of all masters.
+        directories: where the replicas' files are.
+        registry: where its metrics are registered.
+        on_fatal: told that the process has to end.
+    """
+
+    uuid: ServerId
+    address: str
+    start_time_micros: int
+    software_version: str
+    fault_domain: str
+    master_addresses: tuple[str, ...]
+    directories: ReplicaDirectories
+    threads: DiskThreads
+    workers: Workers
+    dialer: Dialer
+    clock: Clock
+    rng: Chance
+    registry: CollectorRegistry
+    on_fatal: Callable[[BaseException], None]
+
+
+class TabletServer:
+    """One tablet server. `add_services`, then `start`, maybe `drain`, then `stop`; not started again.
+
+    Attributes:
+        manager, scanners, heartbeater, maintenance, memory: its parts, for pages and tests.
+        http_address: of its pages; may be empty. Set before `start`.
+        is_serving: whether its replicas are opened.
+    """
+
+    def __init__(self, surroundings: TabletServerSurroundings, settings: TabletServerSettings) -> None:
+        around = self._surroundings = surroundings
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.http_address = ""
+        self.is_serving = False
+        self.hybrid_clock = HybridClock(around.clock)
+        self.memory = MemoryBudget(settings.memory_limit_bytes)
+        self.manager = TabletManager(
+            uuid=around.uuid,
+            address=around.address,
+            directories=around.directories,
+            threads=around.threads,
+            workers=around.workers,
+            dialer=around.dialer,
+            clock=around.clock,
+            hybrid_clock=self.hybrid_clock,
+            rng=around.rng,
+            options=settings.replica,
+            memory=self.memory,
+            registration=self.registration,
+            on_report=self._on_report,
+            on_fatal=around.on_fatal,
+        )
+        self.scanners = Scanners(clock=around.clock, ttl_s=settings.scanner_ttl_s, running_max=settings.scans_max)
+        self.heartbeater = Heartbeater(
+            uuid=around.uuid,
+            instance_sequence=around.start_time_micros,
+            master_addresses=around.master_addresses,
+            reports=TabletReports(self.manager),
+            registration=self.registration,
+            dialer=around.dialer,
+            clock=around.clock,
+            rng=around.rng,
+            options=settings.heartbeat,
+        )
+        self.maintenance = Maintenance(
+            manager=self.manager, memory=self.memory, clock=around.clock, options=settings.maintenance
+        )
+        self._tasks = Supervisor(around.on_fatal)
+        self._parts = contextlib.AsyncExitStack()
+        register_metrics(
+            around.registry,
+            manager=self.manager,
+            memory=self.memory,
+            scanners=self.scanners,
+            maintenance=self.maintenance,
+        )
+
+    @property
+    def address(self) -> str:
+        """host:port of its services."""
+        return self._surroundings.address
+
+    def add_services(self, server: ServiceRegistry) -> None:
+        """Registers its services, before the server starts."""
+        server.add(
+            tserver_pb2_grpc.add_TabletServerServiceServicer_to_server,
+            TabletServerServicer(
+                manager=self.manager,
+                scanners=self.scanners,
+                workers=self._surroundings.workers,
+                hybrid_clock=self.hybrid_clock,
+            ),
+            checks_dest_uuid=False,
+            in_flight_max=self._settings.calls_max,
+        )
+        server.add(
+            tserver_admin_pb2_grpc.add_TabletServerAdminServiceServicer_to_server,
+            TabletServerAdminServicer(self.manager),
+            checks_dest_uuid=True,
+            in_flight_max=self._settings.calls_max,
+        )
+        # Without a bound: a heartbeat that is refused costs an election.
+        server.add(
+            consensus_pb2_grpc.add_ConsensusServiceServicer_to_server,
+            ConsensusServicer(self.manager),
+            checks_dest_uuid=True,
+        )
+
+    def registration(self) -> common_pb2.ServerRegistration:
+        """What this server says of itself."""
+        around = self._surroundings
+        return common_pb2.ServerRegistration(
+            uuid=around.uuid,
+            rpc_address=around.address,
+            http_address=self.http_address,
+            software_version=around.software_version,
+            fault_domain=around.fault_domain,
+            start_time_micros=around.start_time_micros,
+        )
+
+    async def start(self) -> None:
+        """Opens the replicas and begins to work. Its services must be reachable already.
+
+        Raises:
+            OSError: the data directory cannot be read.
+        """
+        self._parts.push_async_callback(self.manager.stop)
+        await self.manager.start()
+        await self._parts.enter_async_context(self._tasks)
+        for master in self.heartbeater.masters:
+            self._tasks.run_forever(master.run(), name=f"heartbeat {master.address}")
+        self._tasks.run_forever(self.maintenance.run(), name="maintenance")
+        self._tasks.run_forever(self._expire_scans(), name="scan-expiry")
+        self.is_serving = True
+
+    async def drain(self) -> None:
+        """Hands leaderships over, for a process on its way out; bounded in time."""
+        self.is_serving = False
+        left = await self.manager.step_down_all(self._settings.handover_timeout_s)
+        _log.info("leaderships_handed_over", left=left)
+
+    async def stop(self) -> None:
+        """Stops all parts. Its server takes no more calls already."""
+        self.is_serving = False
+        await self._parts.aclose()
+
+    async def _expire_scans(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_EVERY_S)
+            expired = self.scanners.expire()
+            if expired:
+                _log.info("scans_expired", scans=expired)
+
+    def _on_report(self, tablet_id: TabletId) -> None:
+        self.heartbeater.note_changed(tablet_id)
