@@ -1,10 +1,11 @@
 """Primary keys of whole batches: hashed, compared and ordered column-wise, and their encoded form.
 
 `KeyBatch` is how the row engine sees keys: per key column either unsigned words or places of bytes, so that hashing,
-equality and ordering run in NumPy over whole batches and no encoded key is built on the way of a write. The *encoded* key
-is for what leaves a batch: bounds, resume points, statistics. Its bytes order (memcmp) as the keys do, and it is upstream's
-format (`key_encoder.h`): integers big-endian with the sign bit flipped; strings but the last with 00 escaped as 00 01 and
-ended by 00 00; the last column's bytes as they are.
+equality and ordering run in NumPy over whole batches and no encoded key is built on the way of a write. The *encoded*
+key
+is for what leaves a batch: bounds, resume points, statistics. Its bytes order (memcmp) as the keys do, and it is
+upstream's format (`key_encoder.h`): integers big-endian with the sign bit flipped; strings but the last with 00 escaped
+as 00 01 and ended by 00 00; the last column's bytes as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import decimal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +27,7 @@ from kudu_py.common.schema import ColumnSchema, DataType, Schema
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Words = npt.NDArray[np.generic]
+Words = npt.NDArray[np.unsignedinteger[Any]]
 
 _MULTIPLIER_A = 0x9E3779B97F4A7C15
 _MULTIPLIER_B = 0xD6E8FEB86659FD93
@@ -115,7 +117,10 @@ class KeyBatch:
         return result
 
     def hashes(self) -> U64:
-        """uint64[n]. A row's hash depends on its key only, never on its batch; stored in key index runs, so never changed."""
+        """uint64[n].
+
+        A row's hash depends on its key only, never on its batch; stored in key index runs, so never changed.
+        """
         return hash_parts(self.parts)
 
     def order(self) -> I64:
@@ -142,7 +147,10 @@ class KeyBatch:
         return bool(above.all())
 
     def ordinal(self, row: int) -> tuple[int, ...] | None:
-        """Integers that order as the keys do, for keys of fixed width; None if there is a byte string among the columns."""
+        """Integers that order as the keys do, for keys of fixed width.
+
+        None if there is a byte string among the columns.
+        """
         result = []
         for part in self.parts:
             if isinstance(part, BytesPart):
@@ -307,7 +315,7 @@ def parts_of(column: ColumnSchema, cells: pa.Array) -> list[KeyPart]:
     return [FixedPart(np.frombuffer(buffers[1], kind)[cells.offset : cells.offset + n], True)]
 
 
-# -- order ---------------------------------------------------------------------------------------------------------------
+# -- order ------------------------------------------------------------------------------------------------------------
 
 
 def _ordered(part: FixedPart) -> Words:
@@ -315,7 +323,7 @@ def _ordered(part: FixedPart) -> Words:
     if not part.signed:
         return part.words
     top = part.words.dtype.type(1 << (part.words.itemsize * 8 - 1))
-    return part.words ^ top  # type: ignore[no-any-return]
+    return part.words ^ top
 
 
 def _rank_words(part: KeyPart) -> U64:
@@ -348,7 +356,8 @@ def _lexical_order(columns: list[U64]) -> I64:
 
 
 def radix_order(words: U64) -> I64:
-    """Stable argsort of uint64[n]: two passes of 16 bits over the top 32 significant ones, then timsort repairs rare ties.
+    """Stable argsort of uint64[n]: two passes of 16 bits over the top 32 significant ones, then timsort repairs rare
+    ties.
 
     Half the time of `argsort` on random words, and all of its kernels release the GIL.
     """
@@ -389,7 +398,7 @@ def bytes_array(part: BytesPart) -> pa.Array:
     return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(memory))])
 
 
-# -- the encoded form ----------------------------------------------------------------------------------------------------
+# -- the encoded form -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -497,7 +506,7 @@ def _unescape(encoded: bytes, at: int) -> tuple[bytes, int]:
 
 def _python_value(column: ColumnSchema, number: int) -> object:
     if column.type is DataType.UNIXTIME_MICROS:
-        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+        epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
         return epoch + datetime.timedelta(microseconds=number)
     if column.type is DataType.DATE:
         return datetime.date(1970, 1, 1) + datetime.timedelta(days=number)

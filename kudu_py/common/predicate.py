@@ -1,8 +1,9 @@
 """`Predicate`: a condition on one column, evaluated on whole Arrow arrays.
 
-Null and NaN semantics, the same on the server and in the connector: a comparison with a null cell is never true; NaN equals
-NaN and is above every other number (IEEE would say that NaN equals nothing, but a row must be findable by the value it
-shows, and Spark, whose predicates are pushed down, defines it so); -0.0 equals 0.0. Strings and binaries compare as bytes.
+Null and NaN semantics, the same on the server and in the connector: a comparison with a null cell is never true; NaN
+equals NaN and is above every other number (IEEE would say that NaN equals nothing, but a row must be findable by the
+value it shows, and Spark, whose predicates are pushed down, defines it so); -0.0 equals 0.0. Strings and binaries
+compare as bytes.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Predicate:
     Attributes:
         column: the column's name.
         op: the comparison.
-        values: Python values as Arrow gives them for the column's type: one for EQ, LT, LE, GT and GE, up to 65,536 for IN
-            (none: no row matches), none for the two null tests. None is not a value.
+        values: Python values as Arrow gives them for the column's type: one for EQ, LT, LE, GT and GE, up to 65,536 for
+            IN (none: no row matches), none for the two null tests. None is not a value.
     """
 
     column: str
@@ -63,9 +64,13 @@ class Predicate:
         column = schema.column(self.column)
         wanted = 1 if self.op in _COMPARISONS else 0 if self.op in _ZERO_VALUES else None
         if wanted is not None and len(self.values) != wanted:
-            raise _invalid(f"predicate {self.op.value} on {self.column!r} takes {wanted} values, not {len(self.values)}")
+            raise _invalid(
+                f"predicate {self.op.value} on {self.column!r} takes {wanted} values, not {len(self.values)}"
+            )
         if len(self.values) > MAX_IN_VALUES:
-            raise _invalid(f"predicate IN on {self.column!r} takes at most {MAX_IN_VALUES} values, not {len(self.values)}")
+            raise _invalid(
+                f"predicate IN on {self.column!r} takes at most {MAX_IN_VALUES} values, not {len(self.values)}"
+            )
         return BoundPredicate(column, self.op, _convert(column, self.values))
 
 

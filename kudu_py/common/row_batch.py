@@ -2,9 +2,10 @@
 
 The wire form is one encapsulated Arrow IPC message (a record batch without its schema, which the schema version names):
 first the operation column `__op` (uint8, the codes of `RowOperation`), then, only if the request says so, the column
-`__unset` (fixed-size binary: a little-endian bitmap over the carried columns, bit set = the row does not set the column),
-then the carried columns in the order of their ids in the request, or all columns in schema order if it lists none.
-The same bytes are the payload of the RPC, of the log entry and of the message to followers (architecture, "A write").
+`__unset` (fixed-size binary: a little-endian bitmap over the carried columns, bit set = the row does not set the
+column), then the carried columns in the order of their ids in the request, or all columns in schema order if it lists
+none. The same bytes are the payload of the RPC, of the log entry and of the message to followers (architecture, "A
+write").
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from kudu_py.common.schema import MAX_CELL_BYTES, MAX_ENCODED_KEY_BYTES, DataTyp
 OPERATION_COLUMN = "__op"
 UNSET_COLUMN = "__unset"
 MAX_ROWS_PER_BATCH = 1 << 20
+_MIN_DATE_DAYS = -719_162
+_MAX_DATE_DAYS = 2_932_896
 
 
 @unique
@@ -45,9 +48,7 @@ _VALID_OPERATION[[op.value for op in RowOperation]] = True
 _DELETES = np.zeros(256, np.bool_)
 _DELETES[[RowOperation.DELETE, RowOperation.DELETE_IGNORE]] = True
 _INSERTS = np.zeros(256, np.bool_)
-_INSERTS[
-    [RowOperation.INSERT, RowOperation.INSERT_IGNORE, RowOperation.UPSERT, RowOperation.UPSERT_IGNORE]
-] = True
+_INSERTS[[RowOperation.INSERT, RowOperation.INSERT_IGNORE, RowOperation.UPSERT, RowOperation.UPSERT_IGNORE]] = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +60,8 @@ class RowBatch:
         operations: uint8[n], codes of `RowOperation`.
         rows: n rows; columns are a subset of the schema's, in the order of `positions`, with the schema's Arrow types.
         positions: int[k], the schema position of each carried column; the first `schema.key_count` are the key's.
-        unset: bool[n, k] or None; True where a row does not set a carried column. Columns that are not carried are unset
-            for all rows. Never true for key columns.
+        unset: bool[n, k] or None; True where a row does not set a carried column. Columns that are not carried are
+            unset for all rows. Never true for key columns.
     """
 
     schema: Schema
@@ -121,6 +122,9 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
                 ErrorCode.INVALID_ROW_BLOCK,
                 f"rows must be one Arrow IPC record batch message without its schema, not a {message.type} message",
             )
+        if _is_compressed(message.metadata):
+            # A small message could ask for any amount of memory; and the log keeps what is sent.
+            raise KuduError(ErrorCode.INVALID_ROW_BLOCK, "rows must be an Arrow record batch without body compression")
         batch = pa.ipc.read_record_batch(message, pa.schema(fields))
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
@@ -145,6 +149,27 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
         batch.columns[first:], schema=pa.schema([schema.columns[i].arrow_field.with_nullable(True) for i in positions])
     )
     return RowBatch(schema, operations, rows, positions, unset)
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Whether a record batch message names a body compression: field 3 of `RecordBatch`, field 2 of `Message`.
+
+    pyarrow shows no such thing. The metadata is a flatbuffer that pyarrow has verified: a table begins with the distance
+    back to its vtable, which holds 16-bit offsets of its fields, 0 for those that are absent.
+    """
+    content = metadata.to_pybytes()
+
+    def field(table: int, number: int) -> int:
+        vtable = table - int.from_bytes(content[table : table + 4], "little", signed=True)
+        size = int.from_bytes(content[vtable : vtable + 2], "little")
+        at = 4 + 2 * number
+        offset = int.from_bytes(content[vtable + at : vtable + at + 2], "little") if at < size else 0
+        return table + offset if offset else 0
+
+    header = field(int.from_bytes(content[:4], "little"), 2)
+    if not header:
+        return False
+    return field(header + int.from_bytes(content[header : header + 4], "little"), 3) != 0
 
 
 def _positions_of(schema: Schema, column_ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -192,9 +217,9 @@ def validate(batch: RowBatch) -> None:
             if batch.unset is not None:
                 offending &= ~batch.unset[:, k]
             if offending.any():
+                row = int(np.flatnonzero(offending)[0])
                 raise KuduError(
-                    ErrorCode.INVALID_MUTATION,
-                    f"row {int(np.flatnonzero(offending)[0])}: column {column.name!r} is not nullable but the value is null",
+                    ErrorCode.INVALID_MUTATION, f"row {row}: column {column.name!r} is not nullable but the value is null"
                 )
     _validate_missing(batch)
 
@@ -223,7 +248,11 @@ def _validate_keys(batch: RowBatch) -> None:
 
 
 def _validate_cells(name: str, kind: DataType, cells: pa.Array, max_characters: int) -> None:
-    if kind not in (DataType.STRING, DataType.VARCHAR, DataType.BINARY) or not len(cells):
+    if not len(cells):
+        return
+    if kind is DataType.DATE:
+        _validate_dates(name, cells)
+    if kind not in (DataType.STRING, DataType.VARCHAR, DataType.BINARY):
         return
     # The sum of all cells bounds each of them: most batches are cleared without looking at any length.
     if cells.nbytes > MAX_CELL_BYTES:
@@ -243,6 +272,16 @@ def _validate_cells(name: str, kind: DataType, cells: pa.Array, max_characters: 
             )
 
 
+def _validate_dates(name: str, cells: pa.Array) -> None:
+    days = cells.cast(pa.int32())
+    outside = pc.or_(pc.less(days, _MIN_DATE_DAYS), pc.greater(days, _MAX_DATE_DAYS))
+    row = int(pc.index(outside, True).as_py())
+    if row >= 0:
+        raise KuduError(
+            ErrorCode.INVALID_MUTATION, f"row {row}: column {name!r} has a date outside the years 0001 to 9999"
+        )
+
+
 def _validate_missing(batch: RowBatch) -> None:
     inserts = _INSERTS[batch.operations]
     if not inserts.any():
@@ -259,7 +298,8 @@ def _validate_missing(batch: RowBatch) -> None:
         else:
             continue
         if missing.any():
+            row = int(np.flatnonzero(missing)[0])
             raise KuduError(
                 ErrorCode.INVALID_MUTATION,
-                f"row {int(np.flatnonzero(missing)[0])}: column {column.name!r} is not nullable, has no default and is not set",
+                f"row {row}: column {column.name!r} is not nullable, has no default and is not set",
             )

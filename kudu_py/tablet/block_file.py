@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -104,9 +106,9 @@ def block_checksums(content: memoryview) -> list[int]:
     ]
 
 
-def as_bytes(array: np.ndarray) -> memoryview:  # type: ignore[type-arg]
+def as_bytes(array: npt.NDArray[Any]) -> memoryview:
     """The memory of a contiguous array."""
-    return memoryview(np.ascontiguousarray(array)).cast("B") if array.size else memoryview(b"")
+    return np.ascontiguousarray(array).data.cast("B") if array.size else memoryview(b"")
 
 
 def damaged(path: str, what: str) -> KuduError:

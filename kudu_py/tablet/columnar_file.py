@@ -1,12 +1,13 @@
 """Columns of many rows in one immutable file: an Arrow IPC stream with a directory behind its end.
 
-The file begins as an ordinary Arrow IPC stream (schema, record batches, end mark), which any Arrow reader opens. Behind the
-end mark stand the *directory* (an Arrow stream itself: per record batch, here called chunk, its place, row count, checksums
-and statistics by column) and a trailer that finds it. All chunks but the last have the same number of rows, so that
-arithmetic finds a row. Buffers are not compressed: a scan uses them where they are mapped, and the key index reads single
-keys.
+The file begins as an ordinary Arrow IPC stream (schema, record batches, end mark), which any Arrow reader opens. Behind
+the end mark stand the *directory* (an Arrow stream itself: per record batch, here called chunk, its place, row count,
+checksums and statistics by column) and a trailer that finds it. All chunks but the last have the same number of rows,
+so that arithmetic finds a row. Buffers are not compressed: a scan uses them where they are mapped, and the key index
+reads single keys.
 
-Verified: trailer and directory at open, a chunk's head when it is first used, a column of a chunk when it is first read.
+Verified: trailer and directory at open, a chunk's head when it is first used, a column of a chunk when it is first
+read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from kudu_py.common.key_encoding import U64, Bools, I64
+from kudu_py.common.key_encoding import I64, U64, Bools
 from kudu_py.env.disk import Disk
 from kudu_py.tablet.block_file import BlockFileWriter, damaged
 from kudu_py.tablet.records import FileRecord
@@ -104,7 +105,12 @@ class ColumnarFileWriter:
         arrays = [pa.array(self._table[name], pa.uint64()) for name in ("offset", "size", "rows", "head")]
         names = ["offset", "size", "rows", "head"]
         for i, (field, table) in enumerate(zip(self._schema, self._columns, strict=True)):
-            for name, kind in (("checksum", pa.uint64()), ("nulls", pa.uint64()), ("min", field.type), ("max", field.type)):
+            for name, kind in (
+                ("checksum", pa.uint64()),
+                ("nulls", pa.uint64()),
+                ("min", field.type),
+                ("max", field.type),
+            ):
                 names.append(f"{name}_{i}")
                 arrays.append(pa.array(table[name], kind))
             if i < self._addressed:
@@ -118,9 +124,7 @@ class ColumnarFileWriter:
         content = sink.getvalue()
         self._file.append(content)
         checksum = xxhash.xxh3_64_intdigest(content)
-        self._file.append(
-            _TRAILER.pack(_MAGIC, _VERSION, self._chunk_rows, self._rows, offset, content.size, checksum)
-        )
+        self._file.append(_TRAILER.pack(_MAGIC, _VERSION, self._chunk_rows, self._rows, offset, content.size, checksum))
         return self._file.finish()
 
     def abandon(self) -> None:
@@ -191,7 +195,10 @@ class ColumnarFile:
         return low, high, int(self._directory.column(f"nulls_{i}")[chunk].as_py())
 
     def addresses(self, name: str) -> tuple[I64, I64]:
-        """For an addressed column, by chunk: where its values (or offsets) lie in the file, and the bytes of its strings."""
+        """For an addressed column, by chunk.
+
+        Where its values (or offsets) lie in the file, and the bytes of its strings.
+        """
         i = self._positions[name]
         return self._numbers(f"values_{i}").view(np.int64), self._numbers(f"bytes_{i}").view(np.int64)
 

@@ -1,13 +1,13 @@
 """Compaction: rowsets merged into one, deltas folded into base rows, history dropped past its age; key runs merged.
 
-Three phases like a flush: a plan of immutable inputs, `run` in a disk job, publication by the loop. Rows are merged by key a
-stretch at a time, so memory is bounded by a chunk per input, the output's locations (4 bytes a row, see
+Three phases like a flush: a plan of immutable inputs, `run` in a disk job, publication by the loop. Rows are merged by
+key a stretch at a time, so memory is bounded by a chunk per input, the output's locations (4 bytes a row, see
 `CompactionOptions`) and the inputs' deltas.
 
-A folded update moves into the base row, and what it replaced becomes an *undo* delta if it is younger than `history_start`:
-scans of now read base rows alone, scans of the past undo. A row that was deleted before `history_start` is dropped, and its
-row id is gone; one that was deleted later stays, with its delete as a redo delta. All inputs are files, so nothing that
-is written here is younger than the checkpoint.
+A folded update moves into the base row, and what it replaced becomes an *undo* delta if it is younger than
+`history_start`: scans of now read base rows alone, scans of the past undo. A row that was deleted before
+`history_start` is dropped, and its row id is gone; one that was deleted later stays, with its delete as a redo delta.
+All inputs are files, so nothing that is written here is younger than the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import dataclasses
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.hybrid_time import MAX_HYBRID_TIME, HybridTime
-from kudu_py.common.key_encoding import U64, Bools, I64, KeyBatch, encode_keys
+from kudu_py.common.key_encoding import I64, U64, Bools, KeyBatch, encode_keys
 from kudu_py.common.schema import ColumnSchema, Schema
 from kudu_py.env.disk import Disk
 from kudu_py.tablet.columnar_file import ColumnarFileWriter, chunk_rows_for
@@ -75,7 +77,10 @@ class CompactionOptions:
             raise KuduError(ErrorCode.CONFIGURATION_ERROR, f"compaction options do not fit each other: {self}")
 
 
-# -- what to compact -----------------------------------------------------------------------------------------------------
+DEFAULT_COMPACTION = CompactionOptions()
+
+
+# -- what to compact --------------------------------------------------------------------------------------------------
 
 
 def choose_rowsets(rowsets: Sequence[DiskRowSet], options: CompactionOptions, history_start: int) -> list[DiskRowSet]:
@@ -132,7 +137,7 @@ def choose_runs(runs: Sequence[KeyRun], options: CompactionOptions) -> list[KeyR
     return []
 
 
-# -- key runs ------------------------------------------------------------------------------------------------------------
+# -- key runs ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +177,7 @@ class RunMergePlan:
         return RunMergeResult(self.runs, KeyRun(disk, self.directory, record))
 
 
-# -- rowsets -------------------------------------------------------------------------------------------------------------
+# -- rowsets ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +220,10 @@ class CompactionPlan:
     block_ids: range
 
     def run(self, disk: Disk) -> CompactionResult:
-        """Writes and syncs the files, then the directory. Raises OSError, or KuduError CORRUPTION for a damaged input."""
+        """Writes and syncs the files, then the directory.
+
+        Raises OSError, or KuduError CORRUPTION for a damaged input.
+        """
         return _Merge(self, disk).run()
 
 
@@ -233,9 +241,7 @@ class _Merge:
         self._rowset_id = plan.block_ids[0]
         rows = sum(rowset.record.rows for rowset in plan.rowsets)
         size_bytes = sum(rowset.file.size_bytes for rowset in plan.rowsets)
-        self._chunk_rows = min(
-            chunk_rows_for(rows, size_bytes), *(rowset.file.chunk_rows for rowset in plan.rowsets)
-        )
+        self._chunk_rows = min(chunk_rows_for(rows, size_bytes), *(rowset.file.chunk_rows for rowset in plan.rowsets))
         self._buffer: list[_Stretch] = []
         self._buffered = 0
         self._written = 0
@@ -271,7 +277,11 @@ class _Merge:
         if self._written:
             first_snapshot = max((layer.record.max_timestamp for layer in self._undo_layers), default=0)
             spans, locations = _trimmed(self._spans, self._locations)
-            in_order = len(spans) == 1 and len(locations) == self._written and bool((np.diff(locations.view(np.int32)) == 1).all())
+            in_order = (
+                len(spans) == 1
+                and len(locations) == self._written
+                and bool((np.diff(locations.view(np.int32)) == 1).all())
+            )
             locations_file = None
             if not in_order:
                 name = f"{self._rowset_id}.locations"
@@ -550,7 +560,7 @@ def _by_position(part: Selected) -> tuple[DeltaBlock, I64, I64]:
     return part.block, part.positions[order], part.rows[order]
 
 
-# -- row ids -------------------------------------------------------------------------------------------------------------
+# -- row ids ----------------------------------------------------------------------------------------------------------
 
 
 def _union(rowsets: Sequence[DiskRowSet]) -> tuple[RowIdRange, ...]:
@@ -575,8 +585,9 @@ def _places(spans: Sequence[RowIdRange], row_ids: I64) -> I64:
 
 
 def _trimmed(
-    spans: Sequence[RowIdRange], locations: np.ndarray  # type: ignore[type-arg]
-) -> tuple[tuple[RowIdRange, ...], np.ndarray]:  # type: ignore[type-arg]
+    spans: Sequence[RowIdRange],
+    locations: npt.NDArray[Any],
+) -> tuple[tuple[RowIdRange, ...], npt.NDArray[Any]]:
     """The ranges without row ids at their ends that are gone."""
     kept: list[RowIdRange] = []
     parts = []

@@ -1,8 +1,8 @@
 """`DeltaLayer`: updates and deletes in an immutable file, in order of row id and time.
 
-A flush writes one layer for all rowsets that it concerns; each of them names it in its record, and the file goes when none
-does any more. Columns: row id, timestamp, whether it deletes, then per changed table column its values and, unless every
-delta sets it, a column that says which do.
+A flush writes one layer for all rowsets that it concerns; each of them names it in its record, and the file goes when
+none does any more. Columns: row id, timestamp, whether it deletes, then per changed table column its values and, unless
+every delta sets it, a column that says which do.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Updates and deletes, kept by row id and laid over base rows by position.
 
-A `DeltaBlock` is a batch of deltas, in memory or mapped from a layer file. `DeltaLog` collects those since the last flush.
-A `DeltaView` is what a scan makes of all blocks of one rowset for one snapshot: per column the rows that read another value
-than their base, and the rows that are deleted. Row ids stay the same when rows move, so neither flush nor compaction ever
-rewrites a delta because its row went elsewhere.
+A `DeltaBlock` is a batch of deltas, in memory or mapped from a layer file. `DeltaLog` collects those since the last
+flush.
+A `DeltaView` is what a scan makes of all blocks of one rowset for one snapshot: per column the rows that read another
+value than their base, and the rows that are deleted. Row ids stay the same when rows move, so neither flush nor
+compaction ever rewrites a delta because its row went elsewhere.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class DeltaBlock:
         return size
 
     def by_row_id(self) -> tuple[I64, I64]:
-        """Row ids in rising order and the place of each in the block; computed once (twice, if two threads meet here)."""
+        """Row ids in rising order and the place of each in the block.
+
+        Computed once (twice, if two threads meet here).
+        """
         if not self._order:
             if self.is_sorted:
                 self._order.append((self.row_ids, np.arange(self.rows, dtype=np.int64)))
@@ -82,9 +86,7 @@ class DeltaBlock:
         """Some deltas, in that order."""
         indices = pa.array(rows)
         columns = {
-            column_id: DeltaColumn(
-                column.values.take(indices), None if column.is_set is None else column.is_set[rows]
-            )
+            column_id: DeltaColumn(column.values.take(indices), None if column.is_set is None else column.is_set[rows])
             for column_id, column in self.columns.items()
         }
         return DeltaBlock(self.row_ids[rows], self.timestamps[rows], self.deletes[rows], columns)
@@ -343,8 +345,8 @@ def select(
 
 
 def _changes(redone: list[Selected], undone: list[Selected], column_id: int) -> ColumnChanges | None:
-    # The last redo at or before the snapshot, or the first undo after it. No row has both: its redos are younger than its
-    # undos, so an undo after the snapshot means that no redo is at or before it.
+    # The last redo at or before the snapshot, or the first undo after it. No row has both: its redos are younger than
+    # its undos, so an undo after the snapshot means that no redo is at or before it.
     latest = _pick(redone, column_id, last=True)
     oldest = _pick(undone, column_id, last=False)
     if latest is None or oldest is None:
@@ -369,7 +371,11 @@ def _pick(parts: list[Selected], column_id: int, *, last: bool) -> ColumnChanges
                 rows, at = rows[is_set], at[is_set]
         if len(at):
             positions.append(at)
-            values.append(column.values if len(rows) == part.block.rows and _is_range(rows) else column.values.take(pa.array(rows)))
+            values.append(
+                column.values
+                if len(rows) == part.block.rows and _is_range(rows)
+                else column.values.take(pa.array(rows))
+            )
     if not positions:
         return None
     at = positions[0] if len(positions) == 1 else np.concatenate(positions)

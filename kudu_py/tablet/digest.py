@@ -1,6 +1,7 @@
 """The checksum of a set of rows, whatever their order: the sum of a hash of each row, modulo 2**64.
 
-Each cell is hashed with its column's id, so that equal values of two columns cannot change places unseen. Floats are hashed
+Each cell is hashed with its column's id, so that equal values of two columns cannot change places unseen. Floats are
+hashed
 by their bits: replicas that read the same log hold the same bits.
 """
 

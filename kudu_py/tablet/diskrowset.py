@@ -1,21 +1,22 @@
 """`DiskRowSet`: an immutable, key-ordered rowset on disk, and the delta layers that belong to it.
 
 Its rows file has a column per table column (named by the column's id, so that renaming changes nothing), the row id
-relative to the rowset's first one, and the insert timestamp. `locations` is the other way round, row id to position; it is
-derived from the row id column, and written beside it so that opening reads nothing.
+relative to the rowset's first one, and the insert timestamp. `locations` is the other way round, row id to position; it
+is derived from the row id column, and written beside it so that opening reads nothing.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from kudu_py.common.key_encoding import BYTES_TYPES, U64, BytesPart, FixedPart, I64, KeyBatch, KeyPart
+from kudu_py.common.key_encoding import BYTES_TYPES, I64, U64, BytesPart, FixedPart, KeyBatch, KeyPart
 from kudu_py.common.predicate import BoundPredicate
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
 from kudu_py.env.disk import Disk
@@ -50,7 +51,7 @@ def rows_schema(columns: Sequence[ColumnSchema], first_row_id: int) -> pa.Schema
     return pa.schema(fields, metadata={_FIRST_ROW_ID: str(first_row_id)})
 
 
-# -- locations -----------------------------------------------------------------------------------------------------------
+# -- locations --------------------------------------------------------------------------------------------------------
 
 
 def write_locations(disk: Disk, directory: str, name: str, locations: npt.NDArray[np.uint32]) -> FileRecord:
@@ -98,7 +99,7 @@ class _Locations:
         return result
 
 
-# -- keys ----------------------------------------------------------------------------------------------------------------
+# -- keys -------------------------------------------------------------------------------------------------------------
 
 
 class DiskKeys:
@@ -164,12 +165,12 @@ class DiskKeys:
         return gather_fixed
 
 
-def _view(memory: npt.NDArray[np.uint8], kind: npt.DTypeLike) -> np.ndarray:  # type: ignore[type-arg]
+def _view(memory: npt.NDArray[np.uint8], kind: npt.DTypeLike) -> npt.NDArray[Any]:
     dtype = np.dtype(kind)
     return memory[: len(memory) // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
-# -- the rowset ----------------------------------------------------------------------------------------------------------
+# -- the rowset -------------------------------------------------------------------------------------------------------
 
 
 class DiskRowSet:

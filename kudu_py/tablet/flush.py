@@ -1,7 +1,7 @@
 """Flush: all of a tablet's memory up to one OpId into files.
 
-`FlushPlan` is frozen input: the loop makes it and goes on writing elsewhere; `run` works in a disk job and changes nothing
-but its new files; what comes back is published by the loop, after the superblock names the files.
+`FlushPlan` is frozen input: the loop makes it and goes on writing elsewhere; `run` works in a disk job and changes
+nothing but its new files; what comes back is published by the loop, after the superblock names the files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from kudu_py.common.key_encoding import U64, I64
+from kudu_py.common.key_encoding import I64, U64
 from kudu_py.common.schema import ColumnSchema, Schema
 from kudu_py.env.disk import Disk
 from kudu_py.tablet.columnar_file import ColumnarFileWriter, chunk_rows_for

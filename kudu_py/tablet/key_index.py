@@ -1,9 +1,9 @@
 """`KeyIndex`: encoded keys to row ids for whole batches at once, one per tablet.
 
-Three places are asked, youngest first: the hot index of the MemRowSet that takes inserts, that of the one being flushed, and
-the cold runs on disk. A key is live in at most one place, so the first verified match is the answer; every match is
-verified against the row's true key. A deleted row leaves the hot index of the active MemRowSet at once; elsewhere nothing
-is changed in place, and `DeadRows` remembers which row ids no longer answer for their key.
+Three places are asked, youngest first: the hot index of the MemRowSet that takes inserts, that of the one being
+flushed, and the cold runs on disk. A key is live in at most one place, so the first verified match is the answer; every
+match is verified against the row's true key. A deleted row leaves the hot index of the active MemRowSet at once;
+elsewhere nothing is changed in place, and `DeadRows` remembers which row ids no longer answer for their key.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kudu_py.common.key_encoding import U64, Bools, I64, KeyBatch
+from kudu_py.common.key_encoding import I64, U64, Bools, KeyBatch
 from kudu_py.tablet.key_index_cold import KeyRun
 from kudu_py.tablet.memrowset import MemRowSet
 from kudu_py.tablet.row_locations import RowLocations
 
+Key = tuple[int | bytes, ...]
+"""A key as `KeyBatch.scalars` gives it."""
+
 
 class DeadRows:
-    """Row ids that were deleted, as bits over the row ids that the tablet still holds. Only the loop's thread uses it."""
+    """Row ids that were deleted, as bits over the row ids that the tablet still holds.
+
+    Only the loop's thread uses it.
+    """
 
     def __init__(self) -> None:
         self._base = 0
@@ -108,6 +114,37 @@ class KeyIndex:
                 hashes, keys = hashes[absent], keys.take(absent)
             self._find_cold(hashes, keys, found, absent)
         return found
+
+    def find_one(self, key_hash: int, key: Key) -> int:
+        """As `find` for one key."""
+        active = self.active
+        position = active.index.find_one(key_hash, lambda at: active.key_at(at) == key)
+        if position >= 0:
+            return position + active.first_row_id
+        for memrowset in self.frozen:
+            position = self._find_one_frozen(memrowset, key_hash, key)
+            if position >= 0:
+                return position + memrowset.first_row_id
+        for run in self.runs:
+            row_id = run.find_one(
+                key_hash, lambda at: not self.dead.contains_one(at) and self.locations.key_of(at) == key
+            )
+            if row_id >= 0:
+                return row_id
+        return -1
+
+    def _find_one_frozen(self, memrowset: MemRowSet, key_hash: int, key: Key) -> int:
+        first = memrowset.first_row_id
+        return memrowset.index.find_one(
+            key_hash, lambda at: not self.dead.contains_one(at + first) and memrowset.key_at(at) == key
+        )
+
+    def remove_one(self, key_hash: int, row_id: int) -> None:
+        """As `remove` for one row."""
+        if row_id >= self.active.first_row_id:
+            self.active.index.remove_one(key_hash, row_id - self.active.first_row_id)
+        else:
+            self.dead.add(np.array([row_id]))
 
     def remove(self, hashes: U64, row_ids: I64) -> None:
         """The rows were deleted: their keys are no longer found."""

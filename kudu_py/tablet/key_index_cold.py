@@ -1,25 +1,27 @@
 """`KeyRun`: an immutable part of the key index on disk, written at flush or by merging runs.
 
-File: lines of eight 64-bit entries (one cache line), the filter, checksums of the lines by 64 KiB, a trailer. An entry is
+File: lines of eight 64-bit entries (one cache line), the filter, checksums of the lines by 64 KiB, a trailer. An entry
+is
 
     hash[63:28] | row id relative to the run's first one (28 bits)
 
-Entries lie in order, each at or after its home line `hash[63:32] * lines >> 32` (ordered linear probing at a load of three
-quarters), so that a probe reads one line, rarely two, and a merge reads entries in order without sorting keys. The filter
-has one 64-bit word per four entries (16 bits a row), of which a key sets up to five bits; it is kept in memory, 2 bytes a
-row, and everything else stays in the page cache. Lines are verified against their checksum when they are first met, the
-filter and the trailer at open.
+Entries lie in order, each at or after its home line `hash[63:32] * lines >> 32` (ordered linear probing at a load of
+three quarters), so that a probe reads one line, rarely two, and a merge reads entries in order without sorting keys.
+The filter has one 64-bit word per four entries (16 bits a row), of which a key sets up to five bits; it is kept in
+memory, 2 bytes a row, and everything else stays in the page cache. Lines are verified against their checksum when they
+are first met, the filter and the trailer at open.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import xxhash
 
-from kudu_py.common.key_encoding import U64, Bools, I64
+from kudu_py.common.key_encoding import I64, U64, Bools
 from kudu_py.env.disk import Disk
 from kudu_py.tablet.block_file import CHECKED_BLOCK_BYTES, BlockFileWriter, CheckedBlocks, as_bytes, damaged
 from kudu_py.tablet.records import KeyIndexRecord
@@ -232,7 +234,7 @@ class KeyRun:
                 if entry >> ROW_BITS == wanted:
                     row_id = (entry & (MAX_ROW_SPAN - 1)) + self.first_row_id
                     if verify(row_id):
-                        return row_id
+                        return int(row_id)
             if not entries[7] or entries[7] >> ROW_BITS > wanted:
                 return -1
             line += 1
@@ -247,7 +249,8 @@ class KeyRun:
         entries = entries[entries != 0]
         start = int(entries.searchsorted(np.uint64(low)))
         end = len(entries) if high >> 64 else int(entries.searchsorted(np.uint64(high)))
-        return entries[start:end]
+        result: U64 = entries[start:end]
+        return result
 
 
 def write_run(
@@ -278,7 +281,7 @@ def merge_runs(
     try:
         steps = max(1, total // _STEP_ROWS)
         bounds = [(i << 64) // steps for i in range(steps)] + [1 << 64]
-        for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        for low, high in pairwise(bounds):
             # Cut where the 36 bits of an entry cut, so that each entry is in one range.
             low, high = low >> ROW_BITS << ROW_BITS, high >> ROW_BITS << ROW_BITS
             parts = []

@@ -1,14 +1,15 @@
 """`HotIndex`: the part of the key index that is in memory, for the rows of one MemRowSet.
 
-A table of buckets of eight 64-bit entries, one cache line each, worked on for whole batches at once in NumPy. An entry is
+A table of buckets of eight 64-bit entries, one cache line each, worked on for whole batches at once in NumPy. An entry
+is
 
     hash[63:32] | displacement (4 bits) | row id relative to the MemRowSet (28 bits)
 
-A bucket fills from its first slot and nothing is ever taken out of it but by a tombstone, so that "the number of non-zero
-slots" is the next free one. A full bucket overflows to another bucket of the same segment, an odd step away that the hash
-gives (`displacement` times), and after fifteen of those to a side table: whatever the hashes, insert works. The table
-grows by segments that split a few at a time (linear hashing over the top bits of the hash), so that no batch pays for all
-rows; a split needs no hash of a key, because the entry has every bit that decides its place.
+A bucket fills from its first slot and nothing is ever taken out of it but by a tombstone, so that "the number of
+non-zero slots" is the next free one. A full bucket overflows to another bucket of the same segment, an odd step away
+that the hash gives (`displacement` times), and after fifteen of those to a side table: whatever the hashes, insert
+works. The table grows by segments that split a few at a time (linear hashing over the top bits of the hash), so that no
+batch pays for all rows; a split needs no hash of a key, because the entry has every bit that decides its place.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ MAX_ROWS = 1 << _ROW_BITS
 
 
 class HotIndex:
-    """Hashes to row ids relative to one MemRowSet. At most one entry per live key; only the loop's thread changes it."""
+    """Hashes to row ids relative to one MemRowSet.
+
+    At most one entry per live key; only the loop's thread changes it.
+    """
 
     def __init__(self, expected_rows: int = 0) -> None:
         level = max(0, (2 * expected_rows // _SLOTS).bit_length())
@@ -57,7 +61,7 @@ class HotIndex:
         self._segments = 1 << level
         self._table: U64 = np.zeros((self._segments * _BUCKETS, 8), np.uint64)
         self._flat: U64 = self._table.reshape(-1)
-        self._memory: memoryview[int] = memoryview(self._flat)  # type: ignore[type-arg]
+        self._memory: memoryview = self._flat.data
         self._directory_bits = level + 1
         self._directory: I64 = np.repeat(np.arange(self._segments, dtype=np.int64) * _BUCKETS, 2)
         self._used = 0
@@ -74,7 +78,7 @@ class HotIndex:
         """Whether the side table is in use."""
         return bool(self._spilled)
 
-    # -- batches -------------------------------------------------------------------------------------------------------
+    # -- batches ------------------------------------------------------------------------------------------------------
 
     def find(self, hashes: U64, verify: Verify) -> I64:
         """int64[n]: the row id of each row's key, -1 if it has none here."""
@@ -178,7 +182,7 @@ class HotIndex:
         if spilled:
             yield np.array(sorted(spilled), np.int64)
 
-    # -- single rows, in plain Python: a handful of them costs less than one NumPy pass -----------------------------------
+    # -- single rows, in plain Python: a handful of them costs less than one NumPy pass -------------------------------
 
     def find_one(self, key_hash: int, verify: Callable[[int], bool]) -> int:
         """As `find` for one row; `verify(candidate row id)`."""
@@ -230,7 +234,7 @@ class HotIndex:
             bucket = _step_one(bucket, print_)
         self._spilled[print_].remove(row_id)
 
-    # -- places --------------------------------------------------------------------------------------------------------
+    # -- places -------------------------------------------------------------------------------------------------------
 
     def _home(self, hashes: U64) -> I64:
         buckets = self._directory.take((hashes >> np.uint64(64 - self._directory_bits)).view(np.int64))
@@ -252,7 +256,7 @@ class HotIndex:
                     found[row] = row_id
                     break
 
-    # -- growth --------------------------------------------------------------------------------------------------------
+    # -- growth -------------------------------------------------------------------------------------------------------
 
     def _grow(self, rows: int) -> None:
         """Before the insertion of `rows`: splits a number of segments that is in proportion to them."""
@@ -304,7 +308,9 @@ class HotIndex:
         firsts = np.zeros(count * 2 * _BUCKETS + 1, np.int64)
         np.cumsum(np.bincount(target, minlength=count * 2 * _BUCKETS), out=firsts[1:])
         rank = np.arange(len(target)) - firsts[target]
-        base = np.where((target >> _BUCKET_BITS) & 1, new[target >> (_BUCKET_BITS + 1)], old[target >> (_BUCKET_BITS + 1)])
+        base = np.where(
+            (target >> _BUCKET_BITS) & 1, new[target >> (_BUCKET_BITS + 1)], old[target >> (_BUCKET_BITS + 1)]
+        )
         bucket = base + (target & _BUCKET_MASK)
         self._table.reshape(-1, _SLOTS)[old >> _BUCKET_BITS] = 0
         fits = np.flatnonzero(rank < 8)
@@ -340,7 +346,7 @@ class HotIndex:
         table[: len(self._table)] = self._table
         self._table = table
         self._flat = table.reshape(-1)
-        self._memory = memoryview(self._flat)  # type: ignore[type-arg]
+        self._memory = self._flat.data
 
 
 def _step(buckets: I64, prints: npt.NDArray[np.uint32]) -> I64:

@@ -1,19 +1,21 @@
 """`MemRowSet`: the rowset that takes inserts, as Arrow batches in arrival order.
 
-Its rows have consecutive row ids from `first_row_id`; a row's position is its arrival number here. It holds the values as
-the arrays they came in (small batches are joined, since each array costs about a kilobyte however few rows it has), the
-keys once more in arrays that grow, where any position can be gathered, and the hot part of the key index for its rows.
-Nothing in it is ever changed once appended, so a scan that holds a list of its chunks is a snapshot.
+Its rows have consecutive row ids from `first_row_id`; a row's position is its arrival number here. It holds the values
+as the arrays they came in (small batches are joined, since each array costs about a kilobyte however few rows it has),
+the keys once more in arrays that grow, where any position can be gathered, and the hot part of the key index for its
+rows. Nothing in it is ever changed once appended, so a scan that holds a list of its chunks is a snapshot.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from kudu_py.common.key_encoding import U64, BytesPart, FixedPart, I64, KeyBatch, KeyPart
+from kudu_py.common.key_encoding import I64, U64, BytesPart, FixedPart, KeyBatch, KeyPart
 from kudu_py.common.schema import Schema
 from kudu_py.tablet.key_index_hot import HotIndex
 
@@ -82,6 +84,10 @@ class MemRowSet:
         if len(self._levels) >= _JOIN_COUNT:
             self._join()
 
+    def key_at(self, position: int) -> tuple[int | bytes, ...]:
+        """One key, as `KeyBatch.scalars` gives it."""
+        return self._keys.at(position)
+
     def keys_at(self, positions: I64) -> KeyBatch:
         """The keys of rows by position."""
         return self._keys.gather(positions)
@@ -119,7 +125,8 @@ class _GrowingKeys:
 
     def __init__(self, schema: Schema) -> None:
         empty = pa.RecordBatch.from_arrays(
-            [pa.array([], column.arrow_type) for column in schema.key_columns], names=list(schema.names[: schema.key_count])
+            [pa.array([], column.arrow_type) for column in schema.key_columns],
+            names=list(schema.names[: schema.key_count]),
         )
         self._columns = [_column_for(part) for part in KeyBatch.of(schema, empty.columns).parts]
         self._rows = 0
@@ -135,6 +142,9 @@ class _GrowingKeys:
 
     def gather(self, positions: I64) -> KeyBatch:
         return KeyBatch(tuple(column.gather(positions) for column in self._columns), len(positions))
+
+    def at(self, position: int) -> tuple[int | bytes, ...]:
+        return tuple(column.at(position) for column in self._columns)
 
     def all(self) -> KeyBatch:
         return KeyBatch(tuple(column.all(self._rows) for column in self._columns), self._rows)
@@ -158,6 +168,9 @@ class _FixedColumn:
 
     def gather(self, positions: I64) -> FixedPart:
         return FixedPart(self._words.take(positions), self._signed)
+
+    def at(self, position: int) -> int:
+        return int(self._words[position])
 
     def all(self, rows: int) -> FixedPart:
         return FixedPart(self._words[:rows], self._signed)
@@ -192,6 +205,10 @@ class _BytesColumn:
     def gather(self, positions: I64) -> BytesPart:
         return BytesPart(self._starts.take(positions), self._lengths.take(positions), self._memory)
 
+    def at(self, position: int) -> bytes:
+        start = int(self._starts[position])
+        return self._memory[start : start + int(self._lengths[position])].tobytes()
+
     def all(self, rows: int) -> BytesPart:
         return BytesPart(self._starts[:rows], self._lengths[:rows], self._memory)
 
@@ -200,7 +217,7 @@ def _column_for(part: KeyPart) -> _FixedColumn | _BytesColumn:
     return _FixedColumn(part) if isinstance(part, FixedPart) else _BytesColumn()
 
 
-def _grown(array: np.ndarray, needed: int) -> np.ndarray:  # type: ignore[type-arg]
+def _grown(array: npt.NDArray[Any], needed: int) -> npt.NDArray[Any]:
     grown = np.empty(max(needed, 2 * len(array)), array.dtype)
     grown[: len(array)] = array
     return grown

@@ -1,7 +1,7 @@
 """Frozen records that say which files make up a tablet's checkpoint; the superblock stores them.
 
-A checkpoint holds all rows up to one applied OpId. Files are immutable and named by block ids that are never used twice in
-a tablet; flush and compaction write new files and then exchange records. Nothing else is needed to open the tablet.
+A checkpoint holds all rows up to one applied OpId. Files are immutable and named by block ids that are never used twice
+in a tablet; flush and compaction write new files and then exchange records. Nothing else is needed to open the tablet.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from kudu_py.common.hybrid_time import HybridTime
 from kudu_py.common.opid import MIN_OP_ID, OpId
 from kudu_py.common.schema import ColumnSchema
+
+_BEGINNING = HybridTime(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class RowSetRecord:
     rows: int
     undo_layers: tuple[int, ...] = ()
     redo_layers: tuple[int, ...] = ()
-    first_snapshot: HybridTime = HybridTime(0)
+    first_snapshot: HybridTime = _BEGINNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +114,19 @@ class TabletRecords:
         live_rows: rows that were live at the checkpoint.
         history_start: snapshots below this timestamp may be incomplete, since compaction has dropped history.
         max_key: ordinal of the largest key ever inserted (`KeyBatch.ordinal`), empty if not tracked.
-        added_columns: columns as they were when ALTER TABLE added them: rows older than a column read its default of then.
+        added_columns: columns as they were when ALTER TABLE added them: rows older than a column read its default of
+            then.
     """
 
     op_id: OpId = MIN_OP_ID
-    timestamp: HybridTime = HybridTime(0)
+    timestamp: HybridTime = _BEGINNING
     rowsets: tuple[RowSetRecord, ...] = ()
     delta_layers: tuple[DeltaLayerRecord, ...] = ()
     key_runs: tuple[KeyIndexRecord, ...] = ()
     next_row_id: int = 0
     next_block_id: int = 1
     live_rows: int = 0
-    history_start: HybridTime = HybridTime(0)
+    history_start: HybridTime = _BEGINNING
     max_key: tuple[int, ...] = ()
     added_columns: tuple[ColumnSchema, ...] = ()
 
@@ -137,3 +140,7 @@ class TabletRecords:
             if rowset.locations_file is not None:
                 files.append(rowset.locations_file)
         return tuple(files)
+
+
+NO_RECORDS = TabletRecords()
+"""The checkpoint of a tablet that was never flushed."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kudu_py.common.key_encoding import Bools, I64, KeyBatch
+from kudu_py.common.key_encoding import I64, Bools, KeyBatch
 from kudu_py.tablet.diskrowset import DiskRowSet
 
 
@@ -56,6 +56,16 @@ class RowLocations:
                     continue
             result[here] = keys.take(rows[here]).equal(rowset.keys.gather(positions))
         return result
+
+    def key_of(self, row_id: int) -> tuple[int | bytes, ...] | None:
+        """The key of a row as plain values; None if it is gone."""
+        row_ids = np.array([row_id])
+        number = int(self.owners(row_ids)[0])
+        if number < 0:
+            return None
+        rowset = self.rowsets[number]
+        positions = rowset.positions(row_ids)
+        return None if positions[0] < 0 else rowset.keys.gather(positions).scalars()[0]
 
     def gone(self, row_ids: I64) -> Bools:
         """bool[n]: whether compaction has dropped the row."""

@@ -40,7 +40,10 @@ class Chunk(Protocol):
 
 
 class RowSource(Protocol):
-    """A frozen view of one rowset's rows and deltas, from which a scan reads; valid from any thread, as long as it is held."""
+    """A frozen view of one rowset's rows and deltas, from which a scan reads.
+
+    Valid from any thread, as long as it is held.
+    """
 
     @property
     def row_ranges(self) -> Sequence[RowIdRange]:

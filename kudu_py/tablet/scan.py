@@ -1,14 +1,14 @@
 """Snapshot, predicates and projection: rowsets in, Arrow batches out.
 
-A scan never compares keys to find versions: a key is live in at most one place, so each rowset is read by itself. Per chunk
-of base rows: leave out rows that are not yet or no longer there at the snapshot, lay the deltas over the columns that are
-needed, evaluate the predicates, project. An ordered scan merges the rowsets' selected rows by key, a bounded stretch of
-each at a time.
+A scan never compares keys to find versions: a key is live in at most one place, so each rowset is read by itself. Per
+chunk of base rows: leave out rows that are not yet or no longer there at the snapshot, lay the deltas over the columns
+that are needed, evaluate the predicates, project. An ordered scan merges the rowsets' selected rows by key, a bounded
+stretch of each at a time.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.common.key_encoding import Bools, I64, KeyBatch, encode_keys
+from kudu_py.common.key_encoding import I64, Bools, KeyBatch, encode_keys
 from kudu_py.common.predicate import BoundPredicate
 from kudu_py.common.schema import ColumnSchema, Schema
 from kudu_py.tablet.deltas import DeltaView, view_of
@@ -25,7 +25,10 @@ from kudu_py.tablet.rowset import Chunk, RowSource
 from kudu_py.tablet.scan_spec import ScanSpec
 
 STRETCH_ROWS = 65_536
-"""Base rows worked on at once: large enough that NumPy's and Arrow's fixed costs vanish, small enough for the caches."""
+"""Base rows worked on at once.
+
+Large enough that NumPy's and Arrow's fixed costs vanish, small enough for the caches.
+"""
 _COUNT_ROWS_MAX = 1 << 20
 
 
@@ -230,7 +233,7 @@ def overlay(cells: pa.Array, positions: I64, values: pa.Array) -> pa.Array:
     return pa.concat_arrays([cells, values]).take(pa.array(places))
 
 
-# -- batches -------------------------------------------------------------------------------------------------------------
+# -- batches ----------------------------------------------------------------------------------------------------------
 
 
 def _batches(pieces: Iterator[_Piece], bound: BoundScan) -> Iterator[pa.RecordBatch]:
@@ -294,7 +297,7 @@ def rows_without_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
 
 
-# -- key order -----------------------------------------------------------------------------------------------------------
+# -- key order --------------------------------------------------------------------------------------------------------
 
 
 class _Stream:

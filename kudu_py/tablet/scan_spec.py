@@ -15,8 +15,8 @@ class ScanSpec:
     """A scan of one tablet.
 
     Attributes:
-        columns: names of the projected columns, in the order wanted; empty: batches without columns that carry row counts.
-        timestamp: the snapshot; rows as they were after all writes at or before it.
+        columns: names of the projected columns, in the order wanted; empty: batches without columns that carry row
+        counts. timestamp: the snapshot; rows as they were after all writes at or before it.
         predicates: a row must satisfy all of them.
         limit: at most this many rows; None for all.
         batch_bytes: batches are about this large at most; one row is never divided.

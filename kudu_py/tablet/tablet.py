@@ -1,7 +1,7 @@
 """`Tablet`: the rows of one tablet; applies batches, scans snapshots, flushes and compacts.
 
-Synchronous and deterministic: batches are applied in log order, on every replica alike, by the loop's thread. Everything
-that takes time is a plan made here from frozen state, run elsewhere, and published here:
+Synchronous and deterministic: batches are applied in log order, on every replica alike, by the loop's thread.
+Everything that takes time is a plan made here from frozen state, run elsewhere, and published here:
 
     plan = tablet.begin_flush(op_id)           loop: freezes, some microseconds
     result = plan.run(disk)                    disk thread: writes and syncs new files
@@ -9,8 +9,8 @@ that takes time is a plan made here from frozen state, run elsewhere, and publis
     ... the superblock is written ...
     removed = tablet.finish(result)            loop: swaps; `removed` may be unlinked (scans keep what they have mapped)
 
-Between `records_after` and `finish` no other change of the tablet's files may be published: the caller does one at a time.
-A flush and a compaction may run at once.
+Between `records_after` and `finish` no other change of the tablet's files may be published: the caller does one at a
+time. A flush and a compaction may run at once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ import pyarrow.compute as pc
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.hybrid_time import HybridTime
-from kudu_py.common.key_encoding import U64, Bools, I64, KeyBatch
+from kudu_py.common.key_encoding import I64, Bools, KeyBatch, hash_scalars
 from kudu_py.common.opid import OpId
 from kudu_py.common.row_batch import RowBatch
 from kudu_py.common.schema import Schema
 from kudu_py.env.disk import Disk
-from kudu_py.tablet import row_effects, scan as scanning
+from kudu_py.tablet import row_effects
+from kudu_py.tablet import scan as scanning
 from kudu_py.tablet.compaction import (
     COMPACTION_BLOCK_IDS,
+    DEFAULT_COMPACTION,
     CompactionOptions,
     CompactionPlan,
     CompactionResult,
@@ -45,14 +47,14 @@ from kudu_py.tablet.compaction import (
 )
 from kudu_py.tablet.delta_layer import DeltaLayer
 from kudu_py.tablet.deltas import DeltaBlock, DeltaLog, deletes_of, updates_of
+from kudu_py.tablet.digest import digest_of
 from kudu_py.tablet.diskrowset import DiskRowSet, DiskRowSetSource
 from kudu_py.tablet.flush import FlushPlan, FlushResult
 from kudu_py.tablet.key_index import KeyIndex, runs_by_size
-from kudu_py.tablet.digest import digest_of
 from kudu_py.tablet.key_index_cold import MAX_ROW_SPAN, KeyRun
 from kudu_py.tablet.memrowset import MemRowSet
 from kudu_py.tablet.memrowset_source import MemRowSetSource
-from kudu_py.tablet.records import FileRecord, RowSetRecord, TabletRecords
+from kudu_py.tablet.records import NO_RECORDS, FileRecord, RowSetRecord, TabletRecords
 from kudu_py.tablet.row_effects import RowEffects
 from kudu_py.tablet.row_locations import RowLocations
 from kudu_py.tablet.rowset import RowSource
@@ -70,12 +72,14 @@ class TabletOptions:
     """
 
     flush_bytes: int = 64 << 20
-    compaction: CompactionOptions = CompactionOptions()
+    compaction: CompactionOptions = DEFAULT_COMPACTION
 
     def __post_init__(self) -> None:
         if self.flush_bytes < 1:
             raise KuduError(ErrorCode.CONFIGURATION_ERROR, f"flush_bytes is at least 1, not {self.flush_bytes}")
 
+
+FEW_ROWS = 8
 
 Result = FlushResult | CompactionResult | RunMergeResult
 
@@ -114,9 +118,10 @@ class Tablet:
         options: TabletOptions,
         directory: str,
         disk: Disk,
-        records: TabletRecords = TabletRecords(),
+        records: TabletRecords = NO_RECORDS,
     ) -> Tablet:
-        """Opens a checkpoint (or an empty tablet). Blocks on the disk; reads headers, filters and which rows are deleted.
+        """Opens a checkpoint (or an empty tablet). Blocks on the disk; reads headers, filters and which rows are
+        deleted.
 
         Raises:
             KuduError: CORRUPTION that names a damaged file; INVALID_SCHEMA if the schema has no column ids.
@@ -133,7 +138,7 @@ class Tablet:
             tablet._index.dead.add(layer.deleted_row_ids())
         return tablet
 
-    # -- facts ---------------------------------------------------------------------------------------------------------
+    # -- facts --------------------------------------------------------------------------------------------------------
 
     @property
     def schema(self) -> Schema:
@@ -192,7 +197,7 @@ class Tablet:
         """Size of the checkpoint's files."""
         return sum(file.size_bytes for file in self._records.files)
 
-    # -- writes --------------------------------------------------------------------------------------------------------
+    # -- writes -------------------------------------------------------------------------------------------------------
 
     def apply(self, batch: RowBatch, timestamp: HybridTime, op_id: OpId) -> WriteResult:
         """Applies a validated batch: each row by its operation, rows of one key in order.
@@ -207,6 +212,8 @@ class Tablet:
         assert op_id.index > self._op_id.index, (op_id, self._op_id)
         batch = self._adopt(batch)
         keys = KeyBatch.of(batch.schema, batch.rows.columns)
+        if keys.rows <= FEW_ROWS:
+            return self._apply_few(batch, keys, timestamp, op_id)
         single = batch.single_operation
         if single is not None and row_effects.INSERTS[single] and self._above_all(keys):
             # Keys that only rise are the commonest bulk load: above every key ever seen, they need no search.
@@ -221,11 +228,64 @@ class Tablet:
             else:
                 effects = row_effects.of_repeated(batch.operations, existing, groups, self._next_row_id)
         if len(effects.deletes):
-            # Before the inserts: a key may leave and come back within the batch. (Rows that come and leave are not indexed.)
+            # Before the inserts: a key may leave and come back within the batch. (Rows that come and leave are not
+            # indexed.)
             known = effects.delete_ids < self._next_row_id
             self._index.remove(hashes[effects.deletes[known]], effects.delete_ids[known])
         if len(effects.inserts):
-            self._insert(batch, keys, hashes, effects, timestamp)
+            positions = self._append(batch, keys, effects.inserts, timestamp)
+            hashes = hashes if len(positions) == batch.row_count else hashes[effects.inserts]
+            if effects.indexed is not None:
+                hashes, positions = hashes[effects.indexed], positions[effects.indexed]
+            self._active.index.insert(hashes, positions)
+        return self._finish_apply(batch, effects, timestamp, op_id)
+
+    def _apply_few(self, batch: RowBatch, keys: KeyBatch, timestamp: HybridTime, op_id: OpId) -> WriteResult:
+        """As `apply`, row by row in plain Python.
+
+        For a handful of rows the fixed cost of array operations is higher.
+        """
+        known: dict[tuple[int | bytes, ...], int] = {}
+        """Where each key of the batch is live by now, -1: nowhere."""
+        hashes: dict[int, int] = {}
+        """Of the keys of inserted rows that are live by now, by row id."""
+        effects = row_effects.FewEffects()
+        next_row_id = self._next_row_id
+        for row, (key, operation) in enumerate(zip(keys.scalars(), batch.operations.tolist(), strict=True)):
+            key_hash = hash_scalars(key)
+            existing = known.get(key)
+            if existing is None:
+                existing = self._index.find_one(key_hash, key)
+            now = effects.add(row, operation, existing, next_row_id)
+            if now == next_row_id:
+                next_row_id += 1
+                hashes[now] = key_hash
+            elif now < 0 <= existing and hashes.pop(existing, None) is None:
+                self._index.remove_one(key_hash, existing)
+            known[key] = now
+        result = effects.arrays()
+        if len(result.inserts):
+            position = int(self._append(batch, keys, result.inserts, timestamp)[0])
+            base = next_row_id - len(result.inserts) - position
+            for row_id, key_hash in hashes.items():
+                self._active.index.insert_one(key_hash, row_id - base)
+        return self._finish_apply(batch, result, timestamp, op_id)
+
+    def _append(self, batch: RowBatch, keys: KeyBatch, rows: I64, timestamp: int) -> I64:
+        """Adds inserted rows; their positions in the active MemRowSet."""
+        some = len(rows) < batch.row_count
+        columns = inserted_columns(batch, rows if some else None)
+        if some:
+            keys = KeyBatch.of(batch.schema, columns)
+        positions = np.arange(self._active.rows, self._active.rows + len(rows), dtype=np.int64)
+        self._active.append(batch.schema, columns, keys, timestamp)
+        self._next_row_id += len(rows)
+        largest = keys.largest()
+        if largest is not None and (self._max_key is None or largest > self._max_key):
+            self._max_key = largest
+        return positions
+
+    def _finish_apply(self, batch: RowBatch, effects: RowEffects, timestamp: HybridTime, op_id: OpId) -> WriteResult:
         if len(effects.updates):
             self._log.append(updates_of(batch, effects.updates, effects.update_ids, timestamp))
         if len(effects.deletes):
@@ -241,24 +301,11 @@ class Tablet:
             return False
         return keys.ascending()
 
-    def _insert(self, batch: RowBatch, keys: KeyBatch, hashes: U64, effects: RowEffects, timestamp: int) -> None:
-        rows = effects.inserts
-        columns = inserted_columns(batch, None if len(rows) == batch.row_count else rows)
-        if len(rows) < batch.row_count:
-            keys = KeyBatch.of(batch.schema, columns)
-            hashes = hashes[rows]
-        positions = np.arange(self._active.rows, self._active.rows + len(rows), dtype=np.int64)
-        self._active.append(batch.schema, columns, keys, timestamp)
-        if effects.indexed is not None:
-            hashes, positions = hashes[effects.indexed], positions[effects.indexed]
-        self._active.index.insert(hashes, positions)
-        self._next_row_id += len(rows)
-        largest = keys.largest()
-        if largest is not None and (self._max_key is None or largest > self._max_key):
-            self._max_key = largest
-
     def _adopt(self, batch: RowBatch) -> RowBatch:
-        """The batch under this tablet's schema object, if that is the same schema: chunks of one schema can be joined."""
+        """The batch under this tablet's schema object, if that is the same schema.
+
+        Chunks of one schema can be joined.
+        """
         if batch.schema is self._schema:
             return batch
         if batch.schema == self._schema:
@@ -286,29 +333,32 @@ class Tablet:
         self._schema = schema
         self._op_id = op_id
 
-    # -- reads ---------------------------------------------------------------------------------------------------------
+    # -- reads --------------------------------------------------------------------------------------------------------
 
     def scan(self, spec: ScanSpec) -> Iterator[pa.RecordBatch]:
         """The rows of a snapshot, checked and pinned now; batches are made as the iterator is asked for them.
 
-        The timestamp must be safe: no write at or below it may be applied later. The iterator reads frozen state only, so it
-        may be driven by another thread, and flush, compaction and removal of files go on meanwhile. Its batches' schema is
-        the projection's.
+        The timestamp must be safe: no write at or below it may be applied later. The iterator reads frozen state only,
+        so it may be driven by another thread, and flush, compaction and removal of files go on meanwhile. Its batches'
+        schema is the projection's.
 
         Raises:
-            KuduError: COLUMN_NOT_FOUND, INVALID_ARGUMENT or INVALID_SCAN_SPEC for a request that does not fit the schema;
-                INVALID_SNAPSHOT if history before the timestamp has been dropped. While iterating: CORRUPTION.
+            KuduError: COLUMN_NOT_FOUND, INVALID_ARGUMENT or INVALID_SCAN_SPEC for a request that does not fit the
+                schema; INVALID_SNAPSHOT if history before the timestamp has been dropped. While iterating: CORRUPTION.
         """
         if spec.timestamp < self._records.history_start:
             raise KuduError(
                 ErrorCode.INVALID_SNAPSHOT,
-                f"snapshot {spec.timestamp} lies before {self._records.history_start}, where this tablet's history begins",
+                f"snapshot {spec.timestamp} lies before the history kept, which begins at {self._records.history_start}",
             )
         bound = scanning.bind(self._schema, spec, self._read_defaults())
         return scanning.scan(self._sources(), bound)
 
     def digest(self, timestamp: HybridTime) -> int:
-        """A checksum of the rows at a snapshot: equal on all replicas, whatever their files look like. Reads everything."""
+        """A checksum of the rows at a snapshot: equal on all replicas, whatever their files look like.
+
+        Reads everything.
+        """
         spec = ScanSpec(columns=self._schema.names, timestamp=timestamp)
         return digest_of(self._schema, self.scan(spec))
 
@@ -322,7 +372,7 @@ class Tablet:
             sources.append(MemRowSetSource(self._active, newer))
         return sources
 
-    # -- flush ---------------------------------------------------------------------------------------------------------
+    # -- flush --------------------------------------------------------------------------------------------------------
 
     def begin_flush(self, op_id: OpId | None = None) -> FlushPlan:
         """Freezes everything in memory as the state at `op_id` (by default the last applied operation).
@@ -360,7 +410,7 @@ class Tablet:
             self._log = DeltaLog()
         return plan
 
-    # -- compaction ----------------------------------------------------------------------------------------------------
+    # -- compaction ---------------------------------------------------------------------------------------------------
 
     def begin_compaction(self, history_start: HybridTime) -> CompactionPlan | RunMergePlan | None:
         """What is best merged next, from files only; None if there is nothing to gain. One compaction at a time.
@@ -440,7 +490,7 @@ class Tablet:
         self._index.runs = runs_by_size([*runs, result.run])
         self._compacting = False
 
-    # -- publication ---------------------------------------------------------------------------------------------------
+    # -- publication --------------------------------------------------------------------------------------------------
 
     def records_after(self, result: Result) -> TabletRecords:
         """What the superblock must say before `finish(result)`."""
@@ -531,25 +581,30 @@ def with_redo(record: RowSetRecord, layer: DeltaLayer) -> RowSetRecord:
 
 
 def inserted_columns(batch: RowBatch, rows: I64 | None) -> list[pa.Array]:
-    """All columns of the schema for rows that are inserted (None: all of the batch), defaults where a row sets nothing."""
+    """All columns of the schema for rows that are inserted (None.
+
+    All of the batch), defaults where a row sets nothing.
+    """
     n = batch.row_count if rows is None else len(rows)
-    indices = None if rows is None else pa.array(rows)
+    cells: list[pa.Array] = batch.rows.columns
+    if rows is not None:
+        indices = pa.array(rows)
+        cells = [column.take(indices) for column in cells]
+    if batch.unset is None and len(batch.positions) == len(batch.schema.columns):
+        return cells
     carried = {position: k for k, position in enumerate(batch.positions)}
     columns = []
     for i, column in enumerate(batch.schema.columns):
-        default = pa.scalar(column.default, column.arrow_type)
         k = carried.get(i)
         if k is None:
-            columns.append(pa.repeat(default, n))
+            columns.append(pa.repeat(pa.scalar(column.default, column.arrow_type), n))
             continue
-        cells = batch.rows.column(k)
-        if indices is not None:
-            cells = cells.take(indices)
+        values = cells[k]
         if batch.unset is not None and i >= batch.schema.key_count:
             unset: Bools = batch.unset[:, k] if rows is None else batch.unset[rows, k]
             if unset.any():
-                cells = pc.if_else(pa.array(unset), default, cells)
-        columns.append(cells)
+                values = pc.if_else(pa.array(unset), pa.scalar(column.default, column.arrow_type), values)
+        columns.append(values)
     return columns
 
 
@@ -561,5 +616,7 @@ def require_column_ids(schema: Schema) -> Schema:
     """
     ids = {column.column_id for column in schema.columns}
     if len(ids) != len(schema.columns) or min(ids) < 0:
-        raise KuduError(ErrorCode.INVALID_SCHEMA, "a tablet's schema has a column id per column, at least 0, all different")
+        raise KuduError(
+            ErrorCode.INVALID_SCHEMA, "a tablet's schema has a column id per column, at least 0, all different"
+        )
     return schema

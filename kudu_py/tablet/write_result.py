@@ -21,8 +21,8 @@ class WriteResult:
     """The outcome of one batch, the same on every replica.
 
     Attributes:
-        row_errors: (row number, code) of the rows that had no effect and should have had one, by rising row number; rows of
-            the ignoring operations are not among them.
+        row_errors: (row number, code) of the rows that had no effect and should have had one, by rising row number;
+            rows of the ignoring operations are not among them.
         inserted, updated, deleted: rows that took effect, by what they did.
     """
 

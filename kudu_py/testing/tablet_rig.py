@@ -29,7 +29,9 @@ SIMPLE_SCHEMA = Schema(
     ),
     key_count=1,
 )
-EAGER = TabletOptions(compaction=CompactionOptions(rowsets_min=2, rowsets_max=3, layers_max=1, delta_share=0.01, runs_min=2))
+EAGER = TabletOptions(
+    compaction=CompactionOptions(rowsets_min=2, rowsets_max=3, layers_max=1, delta_share=0.01, runs_min=2)
+)
 """Compacts as soon as there is anything to compact."""
 
 

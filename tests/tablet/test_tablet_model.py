@@ -1,4 +1,7 @@
-"""Random operations on a tablet and on a dict of versions: same answers, same snapshots, whatever is flushed in between."""
+"""Random operations on a tablet and on a dict of versions.
+
+Same answers, same snapshots, whatever is flushed in between.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from kudu_py.common.schema import ColumnSchema, DataType, Schema
 from kudu_py.testing.tablet_model import TabletModel
 from kudu_py.testing.tablet_rig import SIMPLE_SCHEMA, TabletRig, batch_of
 
-_UTC = datetime.timezone.utc
+_UTC = datetime.UTC
 _VALUE_TYPES = {
     DataType.BOOL: lambda r: r.random() < 0.5,
     DataType.INT8: lambda r: r.randrange(-128, 128),
@@ -25,7 +28,9 @@ _VALUE_TYPES = {
     DataType.STRING: lambda r: "é" * r.randrange(4) + "x" * r.randrange(20),
     DataType.VARCHAR: lambda r: "v" * r.randrange(10),
     DataType.BINARY: lambda r: bytes(r.randrange(3)) + r.randbytes(r.randrange(12)),
-    DataType.UNIXTIME_MICROS: lambda r: datetime.datetime(2020, 1, 1, tzinfo=_UTC) + datetime.timedelta(microseconds=r.randrange(-(10**12), 10**12)),
+    DataType.UNIXTIME_MICROS: lambda r: (
+        datetime.datetime(2020, 1, 1, tzinfo=_UTC) + datetime.timedelta(microseconds=r.randrange(-(10**12), 10**12))
+    ),
     DataType.DATE: lambda r: datetime.date(2000, 1, 1) + datetime.timedelta(days=r.randrange(-9999, 9999)),
     DataType.DECIMAL: lambda r: decimal.Decimal(r.randrange(-(10**20), 10**20)).scaleb(-3),
 }
@@ -49,11 +54,25 @@ def _wide_schema():
 
 
 def _key_schema(kind):
-    return Schema((_column("k", kind, 3), _column("v", DataType.STRING, 1, nullable=True), _column("w", DataType.INT64, 2, nullable=True)), key_count=1)
+    return Schema(
+        (
+            _column("k", kind, 3),
+            _column("v", DataType.STRING, 1, nullable=True),
+            _column("w", DataType.INT64, 2, nullable=True),
+        ),
+        key_count=1,
+    )
 
 
 def _two_key_schema():
-    return Schema((_column("a", DataType.INT32, 0), _column("b", DataType.UNIXTIME_MICROS, 1), _column("v", DataType.DOUBLE, 2, nullable=True)), key_count=2)
+    return Schema(
+        (
+            _column("a", DataType.INT32, 0),
+            _column("b", DataType.UNIXTIME_MICROS, 1),
+            _column("v", DataType.DOUBLE, 2, nullable=True),
+        ),
+        key_count=2,
+    )
 
 
 class _Driver:
@@ -78,7 +97,9 @@ class _Driver:
         rng, schema = self.rng, self.schema
         n = rng.choice([1, 1, 2, 5, 9, 40, 200])
         single = rng.random() < 0.6
-        operations = [rng.choice(list(RowOperation))] * n if single else [rng.choice(list(RowOperation)) for _ in range(n)]
+        operations = (
+            [rng.choice(list(RowOperation))] * n if single else [rng.choice(list(RowOperation)) for _ in range(n)]
+        )
         positions = list(range(len(schema.columns)))
         unset = None
         mode = rng.random()
@@ -142,7 +163,21 @@ _SCHEMAS = {
     "simple": lambda: SIMPLE_SCHEMA,
     "two keys": _two_key_schema,
     "wide": _wide_schema,
-    **{f"key {kind.value}": (lambda kind=kind: _key_schema(kind)) for kind in (DataType.INT8, DataType.INT16, DataType.INT32, DataType.INT64, DataType.STRING, DataType.VARCHAR, DataType.BINARY, DataType.UNIXTIME_MICROS, DataType.DATE, DataType.DECIMAL)},
+    **{
+        f"key {kind.value}": (lambda kind=kind: _key_schema(kind))
+        for kind in (
+            DataType.INT8,
+            DataType.INT16,
+            DataType.INT32,
+            DataType.INT64,
+            DataType.STRING,
+            DataType.VARCHAR,
+            DataType.BINARY,
+            DataType.UNIXTIME_MICROS,
+            DataType.DATE,
+            DataType.DECIMAL,
+        )
+    },
 }
 
 
