@@ -1,6 +1,4 @@
 """The tablet server as a process: real disk, network, clock and pages, each on those that it needs."""
-other.
-"""
 
 from __future__ import annotations
 
