@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from kudu_py.cli import ksck as checker
+from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.ksck import Report
 
 app = typer.Typer(help="The health of a whole cluster.", no_args_is_help=True)
@@ -115,18 +115,13 @@ def as_json(report: Report) -> dict[str, object]:
 
 def _section(console: Console, title: str, columns: list[str], rows: list[list[str]]) -> None:
     console.print(f"\n[bold]{title}[/bold]")
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(plain_table(columns, rows, numbers=("TABLETS", "REPLICAS", "HEALTHY", "ROWS")))
 
 
 def print_text(report: Report) -> None:
     """The report for people: one section a kind of thing, the verdict last."""
     seen = report.seen
-    console = Console(soft_wrap=True, highlight=False)
+    console = make_console()
     _section(
         console, "Masters", ["ADDRESS", "UUID", "ROLE"], [[m.address, m.uuid or "-", m.role] for m in seen.masters]
     )

@@ -16,8 +16,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from kudu_py.cli.rpc_calls import call, is_serving
@@ -267,7 +268,7 @@ async def _await_serving(record: PlaygroundRecord) -> PlaygroundRecord:
     deadline = time.monotonic() + START_TIMEOUT_S
     try:
         for daemon in record.daemons:
-            uuid = await _poll(record, deadline, f"{daemon.name} to serve", lambda d=daemon: _uuid_of(dialer, d))
+            uuid = await _poll(record, deadline, f"{daemon.name} to serve", partial(_uuid_of, dialer, daemon))
             record = record.with_daemon(replace(daemon, uuid=uuid))
         wanted = {tserver.uuid for tserver in record.tservers}
 
@@ -281,11 +282,11 @@ async def _await_serving(record: PlaygroundRecord) -> PlaygroundRecord:
         await dialer.close()
 
 
-async def _poll(record: PlaygroundRecord, deadline: float, what: str, ask: Callable[[], object]) -> str:
+async def _poll(record: PlaygroundRecord, deadline: float, what: str, ask: Callable[[], Awaitable[str]]) -> str:
     """Asks until the answer is not empty; refusals count as empty."""
     while True:
         try:
-            answer: str = await ask()  # type: ignore[misc]
+            answer = await ask()
         except KuduError:
             answer = ""
         if answer:

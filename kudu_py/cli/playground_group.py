@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from kudu_py.cli import playground
+from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.playground import PlaygroundRecord
 
 app = typer.Typer(help="A local cluster of real processes.", no_args_is_help=True)
@@ -82,21 +81,19 @@ def status(directory: Directory) -> None:
 
 def show(record: PlaygroundRecord, directory: Path) -> None:
     """The table of daemons, and what to try next."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("NAME", "UUID", "RPC", "WEB", "PID", "STATE"):
-        table.add_column(title, no_wrap=True)
-    for daemon in record.daemons:
-        state = "serving" if daemon.is_running() else "stopped"
-        table.add_row(
+    rows = [
+        (
             daemon.name,
             daemon.uuid[:8] or "-",
             daemon.rpc_address,
             f"http://{daemon.http_address}",
             str(daemon.pid or "-"),
-            state,
+            "serving" if daemon.is_running() else "stopped",
         )
-    console = Console(soft_wrap=True)
-    console.print(table)
+        for daemon in record.daemons
+    ]
+    console = make_console()
+    console.print(plain_table(("NAME", "UUID", "RPC", "WEB", "PID", "STATE"), rows))
     masters = record.master_addresses
     console.print(f"Data and logs: {directory}", highlight=False)
     console.print("Try next:", highlight=False)

@@ -10,14 +10,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from kudu_py.cli.cluster import Masters, ReportFormat, split_addresses
+from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, leader_master
 from kudu_py.cli.rpc_calls import call
 from kudu_py.cli.table_json import parse_predicates, parse_table
@@ -48,7 +47,7 @@ class RowFormat(StrEnum):
     CSV = "csv"
 
 
-async def ask_leader(masters: str, what: Callable[[master_pb2_grpc.MasterServiceStub], Awaitable[T]]) -> T:
+async def ask_leader(masters: str, what: Callable[[master_pb2_grpc.MasterServiceAsyncStub], Awaitable[T]]) -> T:
     """What `what` gives when called with the leader master's stub."""
     dialer = GrpcDialer()
     try:
@@ -68,7 +67,7 @@ def create(
     """Create a table, and return when it can be written."""
     request = parse_table(_read_argument(description))
 
-    async def run(stub: master_pb2_grpc.MasterServiceStub) -> str:
+    async def run(stub: master_pb2_grpc.MasterServiceAsyncStub) -> str:
         created = await call(stub.CreateTable(request, timeout=CREATE_TIMEOUT_S))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CREATE_TIMEOUT_S
@@ -107,7 +106,7 @@ def list_(
 ) -> None:
     """List tables by name."""
 
-    async def run(stub: master_pb2_grpc.MasterServiceStub) -> master_pb2.ListTablesResponse:
+    async def run(stub: master_pb2_grpc.MasterServiceAsyncStub) -> master_pb2.ListTablesResponse:
         return await call(stub.ListTables(master_pb2.ListTablesRequest(name_filter=filter_), timeout=CALL_TIMEOUT_S))
 
     answer = asyncio.run(ask_leader(masters, run))
@@ -133,7 +132,7 @@ def describe(masters: Masters, table: Name, format_: Format = ReportFormat.TEXT)
     """Show a table's columns, partitions, tablets and their replicas."""
 
     async def run(
-        stub: master_pb2_grpc.MasterServiceStub,
+        stub: master_pb2_grpc.MasterServiceAsyncStub,
     ) -> tuple[master_pb2.GetTableSchemaResponse, master_pb2.GetTableLocationsResponse]:
         by_name = master_pb2.GetTableSchemaRequest(table_name=table)
         opened = await call(stub.GetTableSchema(by_name, timeout=CALL_TIMEOUT_S))
@@ -145,7 +144,7 @@ def describe(masters: Masters, table: Name, format_: Format = ReportFormat.TEXT)
     if format_ is ReportFormat.JSON:
         print(json.dumps(_description(opened, locations, schema), indent=2))
         return
-    console = Console(soft_wrap=True, highlight=False)
+    console = make_console()
     console.print(f"TABLE {opened.table_name} (", markup=False)
     for column in schema.columns:
         null = "NULLABLE" if column.nullable else "NOT NULL"
@@ -153,16 +152,14 @@ def describe(masters: Masters, table: Name, format_: Format = ReportFormat.TEXT)
         console.print(f"    {column.name} {type_text(column)} {null}{default},", markup=False)
     console.print(f"    PRIMARY KEY ({', '.join(column.name for column in schema.key_columns)})\n)", markup=False)
     console.print(f"REPLICAS {opened.num_replicas}   ID {opened.table_id}   SCHEMA VERSION {schema.version}")
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("TABLET", "PARTITION", "LEADER", "FOLLOWERS"):
-        shown.add_column(title, no_wrap=True)
+    rows = []
     partition_schema = wire.partition_schema_from_pb(opened.partition_schema)
     for tablet in locations.tablet_locations:
         leaders = [r.rpc_address for r in tablet.replicas if r.role == consensus_pb2.LEADER]
         others = [r.rpc_address for r in tablet.replicas if r.role != consensus_pb2.LEADER]
         partition = describe_partition(schema, partition_schema, wire.partition_from_pb(tablet.partition))
-        shown.add_row(tablet.tablet_id, partition, ", ".join(leaders) or "none", ", ".join(others))
-    console.print(shown)
+        rows.append((tablet.tablet_id, partition, ", ".join(leaders) or "none", ", ".join(others)))
+    console.print(plain_table(("TABLET", "PARTITION", "LEADER", "FOLLOWERS"), rows))
 
 
 def type_text(column: ColumnSchema) -> str:
@@ -214,7 +211,7 @@ def _description(
 def delete(masters: Masters, table: Name) -> None:
     """Delete a table and all its rows."""
 
-    async def run(stub: master_pb2_grpc.MasterServiceStub) -> object:
+    async def run(stub: master_pb2_grpc.MasterServiceAsyncStub) -> object:
         return await call(stub.DeleteTable(master_pb2.DeleteTableRequest(table_name=table), timeout=CREATE_TIMEOUT_S))
 
     asyncio.run(ask_leader(masters, run))
@@ -244,7 +241,7 @@ async def _scan(
     async with await aio.connect(addresses) as client:
         table = await client.table(name)
         conditions = parse_predicates(predicates, table.schema) if predicates else []
-        scanner = client.scanner(table)
+        scanner = table.scanner()
         if columns:
             scanner.set_projected_column_names(columns)
         for condition in conditions:
@@ -255,6 +252,14 @@ async def _scan(
         async for batch in scanner.record_batches():
             printer.rows(batch)
         printer.end()
+
+
+class _Printer(Protocol):
+    """What prints rows in one format."""
+
+    def rows(self, batch: pa.RecordBatch) -> None: ...
+
+    def end(self) -> None: ...
 
 
 class _TextPrinter:
@@ -302,7 +307,11 @@ class _CsvPrinter:
         pass
 
 
-_PRINTERS = {RowFormat.TEXT: _TextPrinter, RowFormat.JSON: _JsonPrinter, RowFormat.CSV: _CsvPrinter}
+_PRINTERS: dict[RowFormat, Callable[[list[str]], _Printer]] = {
+    RowFormat.TEXT: _TextPrinter,
+    RowFormat.JSON: _JsonPrinter,
+    RowFormat.CSV: _CsvPrinter,
+}
 
 
 def _plain(value: object) -> str:

@@ -7,10 +7,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from kudu_py.cli.cluster import Masters, ReportFormat, split_addresses
+from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.daemons import PASS_THROUGH, run_tserver
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, leader_master
 from kudu_py.cli.rpc_calls import call
@@ -47,11 +46,8 @@ def list_(
         ]
         print(json.dumps(shown, indent=2))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("UUID", "RPC", "WEB", "STATE", "HEARTBEAT", "DOMAIN", "TABLETS", "LEADERS"):
-        table.add_column(title, no_wrap=True)
-    for s in servers:
-        table.add_row(
+    rows = [
+        (
             s.uuid,
             s.rpc_address,
             s.http_address,
@@ -61,7 +57,10 @@ def list_(
             str(s.live_tablet_count),
             str(s.leader_count),
         )
-    Console(soft_wrap=True, highlight=False).print(table)
+        for s in servers
+    ]
+    titles = ("UUID", "RPC", "WEB", "STATE", "HEARTBEAT", "DOMAIN", "TABLETS", "LEADERS")
+    make_console().print(plain_table(titles, rows, numbers=("TABLETS", "LEADERS")))
 
 
 async def _servers(addresses: list[str]) -> list[master_pb2.ListTabletServersResponse.Server]:

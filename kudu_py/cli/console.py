@@ -1,0 +1,28 @@
+"""What people see: one console and one form of table for all commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+_PIPED_WIDTH = 100_000
+"""Nothing is cut off or wrapped for a program that reads our output."""
+
+
+def make_console() -> Console:
+    """Standard output, coloured on a terminal; whole lines wherever they go."""
+    return Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+
+
+def plain_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> Table:
+    """A table without lines; the columns in `numbers` are set to the right. Ids are shown whole, however narrow the
+    terminal."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(title, no_wrap=True, overflow="ignore", justify="right" if title in numbers else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
