@@ -1,4 +1,5 @@
-"""What an operator sees of the replicas of a server; read when asked for, so that it costs a running replica nothing."""
+"""What an operator sees of the replicas of a server; read when asked for, so that it costs a running replica
+nothing."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class RaftConsensus:
         self._safe_waits: list[tuple[HybridTime, asyncio.Future[None]]] = []
         self._leader_address: dict[ServerId, str] = {}
         self._inbox: deque[Event] = deque()
-        self._is_stepping = self._has_sent = False
+        self._is_stepping = self._has_left_work = False
         self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -642,7 +642,7 @@ class RaftConsensus:
         if self._is_stepping:
             return
         self._is_stepping = True
-        self._has_sent = False
+        self._has_left_work = False
         try:
             while inbox and self._stop_reason is None:
                 fact = inbox.popleft()
@@ -655,8 +655,8 @@ class RaftConsensus:
             self._fail(error)
         finally:
             self._is_stepping = False
-        if not self._has_sent:
-            # Nothing waits for the loop's next turn in order to leave, so whoever waits for the entry need not either.
+        if not self._has_left_work:
+            # Nothing waits for the loop's next turn in order to leave, so whoever waits for an entry need not either.
             self._applier.apply_now()
 
     def _perform(self, out: Output) -> None:
@@ -675,7 +675,7 @@ class RaftConsensus:
         if out.config is not None:
             self._note_config(out.config)
         for message in out.send:
-            self._has_sent = True
+            self._has_left_work = True
             self._send(message)
         for reply in out.replies:
             self._reply(reply)
@@ -718,6 +718,7 @@ class RaftConsensus:
                         self._own_no_op = logged.op_id
             self._applier.keep(entry)
             records.append(Record(entry.op_id, entry.record))
+        self._has_left_work = True  # the disk thread wants the interpreter first
         self._appends += 1
         self._append_ends.append(records[-1].op_id)
         self.log.append(records)

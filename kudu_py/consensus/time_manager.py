@@ -106,8 +106,13 @@ class TimeManager:
         The hybrid clock is above them in any case. The wait is what ties timestamps to real time: a client that saw an
         earlier leader's timestamp and then looks at a clock finds it in the past.
         """
+        if self._writes_above == NO_TIME:
+            return 0.0
         behind = physical_micros(self._writes_above) - self._clock.wall_micros()
-        return max(0.0, behind / 1e6)
+        if behind <= 0:
+            self._writes_above = NO_TIME  # waited for once, even if the clock is set back later
+            return 0.0
+        return behind / 1e6
 
     def note_answered(self, follower: ServerId, timestamp: HybridTime) -> None:
         """The follower answered, in the leader's term, a message that carried `timestamp`."""

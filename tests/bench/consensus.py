@@ -2,8 +2,8 @@
 
     python tests/bench/consensus.py [--transport stream|unary] [--callers 1,64] [--payload-bytes 512] [--seconds 3]
 
-Prints one line per number of callers: what a proposal takes from `propose` to applied, and CPU per proposal in the leader's and
-in a follower's process. The client's hop is not included.
+Prints one line per number of callers: what a proposal takes from `propose` to applied, and CPU per proposal in the
+leader's and in a follower's process. The client's hop is not included.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ async def serve(options: argparse.Namespace) -> None:
         for number, uuid in enumerate(uuids)
     ]
     server = servers[options.number]
-    Path(server.directory).mkdir()
     await server.create(group_config(servers))
     await server.start()
     told = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
@@ -138,8 +137,12 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, __file__, *sys.argv[1:], "--dir", directory]
+        for number in range(3):
+            Path(directory, str(number)).mkdir()
         processes = [
-            subprocess.Popen([*command, "--number", str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [*command, "--number", str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
             for number in range(3)
         ]
         import selectors
@@ -154,7 +157,7 @@ def main() -> None:
             if "done" in lines or "" in lines:
                 break
         for process in processes:
-            print(process.communicate("stop\n", timeout=20)[0].strip())
+            print(process.communicate("stop\n", timeout=20)[0].strip(), flush=True)
 
 
 if __name__ == "__main__":
