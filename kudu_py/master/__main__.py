@@ -1,4 +1,4 @@
-"""`python -m kudu_py.master`: a master, configured by its flags."""
+"""`python -m kudu_py.master`: a master as a process; the same as `kudu-py master run`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,23 @@ from collections.abc import Sequence
 from kudu_py.daemon import grpc_environment
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs a master until it is told to stop; the exit status. `argv` is without the program's name."""
     grpc_environment.apply()  # before anything imports gRPC
-    from importlib.metadata import PackageNotFoundError, version
-
+    from kudu_py import __version__
     from kudu_py.daemon.options import MasterOptions
     from kudu_py.daemon.process import run_daemon
     from kudu_py.master.serve import serve
 
-    try:
-        installed = version("kudu_py")
-    except PackageNotFoundError:
-        installed = "unknown"
     return run_daemon(
         MasterOptions,
         serve,
-        argv,
-        program="python -m kudu_py.master",
-        about="Runs a master: the catalog of tables and tablets, and the care for tablet servers.",
-        version=installed,
+        sys.argv[1:] if argv is None else argv,
+        program="kudu-py master run",
+        about="Keeps the catalog of tables and tablets, places replicas, and cares for tablet servers.",
+        version=__version__,
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -14,7 +14,8 @@ catalog.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import SYS_CATALOG_TABLET_ID, ServerId, TabletId, require_id
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
 from kudu_py.consensus.service import ConsensusServicer
+from kudu_py.daemon.supervisor import Supervisor
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
 from kudu_py.env.workers import Workers
@@ -56,6 +58,7 @@ _log = structlog.get_logger(__name__)
 
 _ASK_PEER_TIMEOUT_S = 2.0
 _ASK_PEER_AGAIN_S = 0.5
+_HANDOVER_TIMEOUT_S = 3.0
 
 
 class Chance(Protocol):
@@ -107,17 +110,22 @@ class MasterSurroundings:
 
 
 class Master:
-    """One master. `add_services`, then `start`, then `stop`; not started again."""
+    """One master. `add_services`, then `start`, maybe `drain`, then `stop`; not started again.
+
+    Attributes:
+        http_address: of its pages; may be empty. Set before `start`.
+        manager, registry, sys_catalog, committer, reconciler, leadership, servicer, clock: its parts, for pages and
+            tests.
+    """
 
     def __init__(self, surroundings: MasterSurroundings) -> None:
         self._surroundings = surroundings
         around, options = surroundings, surroundings.catalog_options
         self._loop = asyncio.get_running_loop()
         self.clock = around.clock
-        self._tasks: list[asyncio.Task[None]] = []
-        self._is_stopping = False
         self.http_address = ""
-        """Of its pages, once they are served."""
+        self._tasks = Supervisor(around.on_fatal)
+        self._work = contextlib.AsyncExitStack()
         self.manager = TabletManager(
             uuid=around.uuid,
             address=around.address,
@@ -167,7 +175,7 @@ class Master:
             rng=around.rng,
             options=options,
             registration=self.registration,
-            master_addresses=lambda: around.master_addresses or (around.address,),
+            master_addresses=self.master_addresses,
         )
 
     def add_services(self, server: ServiceRegistry, *, calls_in_flight_max: int | None = None) -> None:
@@ -188,6 +196,15 @@ class Master:
             checks_dest_uuid=False,
             in_flight_max=calls_in_flight_max,
         )
+
+    @property
+    def address(self) -> str:
+        """host:port under which others reach its services."""
+        return self._surroundings.address
+
+    def master_addresses(self) -> tuple[str, ...]:
+        """Of all masters, as configured."""
+        return self._surroundings.master_addresses or (self._surroundings.address,)
 
     def registration(self) -> common_pb2.ServerRegistration:
         """What this master says of itself."""
@@ -216,9 +233,15 @@ class Master:
                 raise
             replica = await self._create_sys_catalog()
         replica.running()
-        self._own(self.leadership.run(), "leadership")
-        self._own(self.reconciler.run(), "reconciler")
-        self._own(self.sys_catalog.keep_up(), "sys catalog upkeep")
+        self._work.push_async_callback(self.committer.close)
+        await self._work.enter_async_context(self._tasks)
+        self._tasks.run_forever(self.leadership.run(), name="leadership")
+        self._tasks.run_forever(self.reconciler.run(), name="reconciler")
+        self._tasks.run_forever(self.sys_catalog.keep_up(), name="sys catalog upkeep")
+
+    async def drain(self) -> None:
+        """Hands the leadership over, for a process on its way out; bounded in time."""
+        await self.manager.step_down_all(_HANDOVER_TIMEOUT_S)
 
     async def stop(self) -> None:
         """Ends the reign, if there is one, and closes the sys catalog. Its server takes no more calls already."""
@@ -227,11 +250,7 @@ class Master:
 
     async def fall_silent(self) -> None:
         """Ends the reign and all background work, and touches no file: the half of `stop` that a power cut leaves."""
-        self._is_stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.committer.close()
+        await self._work.aclose()
 
     def _sys_catalog_replica(self) -> TabletReplica:
         return self.manager.replica(SYS_CATALOG_TABLET_ID)
@@ -297,14 +316,3 @@ class Master:
 
     def _on_doubt(self, term: int) -> None:
         self.leadership.in_doubt(term)
-
-    def _own(self, work: Coroutine[object, object, None], name: str) -> None:
-        task = self._loop.create_task(work, name=name)
-        task.add_done_callback(self._task_ended)
-        self._tasks.append(task)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if self._is_stopping:
-            return
-        died_of = asyncio.CancelledError(task.get_name()) if task.cancelled() else task.exception()
-        self._surroundings.on_fatal(died_of or RuntimeError(f"{task.get_name()} ended"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -40,18 +40,18 @@ async def serve(process: Process, loaded: Loaded[MasterOptions]) -> AsyncIterato
     """A composition root, see `daemon.process.Serve`.
 
     1. The data directory, and with it who this is. Its lock is let go last.
-    2. The RPC port, not served yet: a taken one is found out before any file is touched, and replicas must know their
-       address.
-    3. The master's parts, and the pages, which show how it starts.
-    4. Services: other masters may ask for this one on a first start.
-    5. The sys catalog.
+    2. The RPC port, not served yet: a taken one is found out before any other file is touched, and the replica must
+       know its address.
+    3. The pages, which show how the rest starts.
+    4. The services: other masters ask for this one on a first start.
+    5. The sys catalog, and what stands on it.
     """
     options = loaded.options
     assert options is not None
     async with AsyncExitStack() as stack:
         threads = PosixDiskThreads()
         stack.callback(threads.close)
-        workers = ThreadWorkers(options.maintenance_manager_num_threads)
+        workers = ThreadWorkers()
         stack.callback(workers.close)
         owned = layout.open_or_create(
             threads.disk,
@@ -62,22 +62,18 @@ async def serve(process: Process, loaded: Loaded[MasterOptions]) -> AsyncIterato
             expected_uuid=options.expected_server_uuid,
         )
         stack.callback(owned.close)
-
         server = RpcServer(
             uuid=owned.uuid,
             registry=process.registry,
             options=RpcServerOptions(message_bytes_max=options.rpc_max_message_size),
         )
         bound = await server.bind(options.rpc_bind_address)
-        stack.push_async_callback(server.stop, options.shutdown_grace_ms / 1000)
-        address = options.advertised_address(bound, process.host_name)
         dialer = GrpcDialer(DialerOptions(message_bytes_max=options.rpc_max_message_size))
         stack.push_async_callback(dialer.close)
-
         master = Master(
             MasterSurroundings(
                 uuid=owned.uuid,
-                address=address,
+                address=options.advertised_address(bound, process.host_name),
                 software_version=process.version,
                 start_time_micros=process.clock.wall_micros(),
                 master_addresses=options.all_master_addresses,
@@ -94,29 +90,30 @@ async def serve(process: Process, loaded: Loaded[MasterOptions]) -> AsyncIterato
                 on_fatal=process.fatal,
             )
         )
-        _measure(master, process.registry)
-        master.http_address = await _serve_pages(master, process, loaded, stack)
-
+        measure(master, process.registry)
+        master.http_address = await start_pages(master, process, loaded, stack)
+        stack.push_async_callback(master.stop)
+        # Pushed after the master's own stop, so done before: no call meets a half-stopped master.
+        stack.push_async_callback(server.stop, options.shutdown_grace_ms / 1000)
         master.add_services(server, calls_in_flight_max=options.rpc_service_queue_length)
         await server.start()
-        stack.push_async_callback(master.stop)
         await master.start()
         server.set_serving(True)
 
-        async def leave() -> None:
+        async def drain() -> None:
             server.set_serving(False)
-            await master.manager.step_down_all()
+            await master.drain()
 
-        process.on_drain("hand over the leadership", leave)
-        yield Ready(owned.uuid, address, master.http_address)
+        process.on_drain("master", drain)
+        yield Ready(uuid=owned.uuid, rpc_address=master.address, http_address=master.http_address)
 
 
 def absolute(path: str) -> str:
-    """The path as the disk wants it."""
-    return os.path.abspath(path)
+    """The path as disks take it. Does not wait: it only looks at the working directory's name."""
+    return str(Path(path).absolute())
 
 
-async def _serve_pages(master: Master, process: Process, loaded: Loaded[MasterOptions], stack: AsyncExitStack) -> str:
+async def start_pages(master: Master, process: Process, loaded: Loaded[MasterOptions], stack: AsyncExitStack) -> str:
     """Starts the pages, if they are wanted; host:port under which they are reached."""
     options = loaded.options
     assert options is not None
@@ -145,10 +142,12 @@ def replica_options(options: MasterOptions) -> ReplicaOptions:
             raft=RaftOptions(
                 heartbeat_interval_s=options.raft_heartbeat_interval_ms / 1000,
                 election_timeout_s=options.election_timeout_s,
+                initial_election_timeout_s=min(RaftOptions().initial_election_timeout_s, options.election_timeout_s),
                 check_invariants=options.raft_check_invariants,
             )
         ),
         wal=WalOptions(
+            segment_size_bytes_min=min(WalOptions().segment_size_bytes_min, options.log_segment_size_mb << 20),
             segment_size_bytes_max=options.log_segment_size_mb << 20,
             disk_reserved_bytes=options.fs_wal_dir_reserved_bytes,
         ),
@@ -170,7 +169,7 @@ def catalog_options(options: MasterOptions) -> CatalogOptions:
     )
 
 
-def _measure(master: Master, registry: CollectorRegistry) -> None:
+def measure(master: Master, registry: CollectorRegistry) -> None:
     def tables() -> float:
         reign = master.committer.reign
         return float(len(reign.state.ids_by_name)) if reign is not None else 0.0
