@@ -44,6 +44,9 @@ CLIENT_CLOCK_AHEAD_MICROS_MAX = 600 * 1_000_000
 NOTHING_FORGOTTEN = HybridTime(0)
 
 
+RowErrors = tuple[tuple[int, RowErrorCode], ...]
+
+
 class RequestIdentity(NamedTuple):
     """What tells one write from another."""
 
@@ -62,7 +65,8 @@ class Answer(NamedTuple):
     sequence: int
     digest: bytes
     timestamp: HybridTime
-    result: WriteResult
+    row_errors: RowErrors
+    """Rows that were not applied, by rising number."""
 
 
 class ClientMemory(NamedTuple):
@@ -93,8 +97,8 @@ class RetainedSnapshot(NamedTuple):
                     sequence=answer.sequence,
                     digest=answer.digest,
                     timestamp=answer.timestamp,
-                    error_rows=[row for row, _ in answer.result.row_errors],
-                    error_codes=[_CODE_TO_PB[code] for _, code in answer.result.row_errors],
+                    error_rows=[row for row, _ in answer.row_errors],
+                    error_codes=[ROW_ERROR_TO_PB[code] for _, code in answer.row_errors],
                 )
         return message
 
@@ -106,7 +110,7 @@ class RetainedSnapshot(NamedTuple):
                 client.highest_sequence,
                 HybridTime(client.last_time),
                 tuple(
-                    Answer(answer.sequence, answer.digest, HybridTime(answer.timestamp), _result_of(answer))
+                    Answer(answer.sequence, answer.digest, HybridTime(answer.timestamp), _row_errors_of(answer))
                     for answer in client.answers
                 ),
             )
@@ -117,16 +121,16 @@ class RetainedSnapshot(NamedTuple):
 
 EMPTY_SNAPSHOT = RetainedSnapshot(NOTHING_FORGOTTEN, {})
 
-_CODE_TO_PB = {
+ROW_ERROR_TO_PB = {
     RowErrorCode.ALREADY_PRESENT: tserver_pb2.ALREADY_PRESENT,
     RowErrorCode.NOT_FOUND: tserver_pb2.NOT_FOUND,
 }
-_CODE_FROM_PB = {number: code for code, number in _CODE_TO_PB.items()}
+_CODE_FROM_PB = {number: code for code, number in ROW_ERROR_TO_PB.items()}
 
 
-def _result_of(answer: storage_pb2.RetainedResults.Answer) -> WriteResult:
+def _row_errors_of(answer: storage_pb2.RetainedResults.Answer) -> RowErrors:
     codes = [_CODE_FROM_PB[code] for code in answer.error_codes]
-    return WriteResult(row_errors=tuple(zip(answer.error_rows, codes, strict=True)))
+    return tuple(zip(answer.error_rows, codes, strict=True))
 
 
 def digest_of(request: tserver_pb2.WriteRequest) -> bytes:
@@ -153,10 +157,10 @@ class RetainedResults:
         # In the order of last application, which is the order of the log: the first is the first to be forgotten.
         self._clients = dict(snapshot.clients)
         with_errors = sorted(
-            (answer.timestamp, client_id, answer.sequence, len(answer.result.row_errors))
+            (answer.timestamp, client_id, answer.sequence, len(answer.row_errors))
             for client_id, memory in self._clients.items()
             for answer in memory.answers
-            if answer.result.row_errors
+            if answer.row_errors
         )
         # Row errors by remembered answer, oldest first. Exact, else a restarted replica would drop other answers than
         # its peers.
@@ -200,7 +204,7 @@ class RetainedResults:
         if len(answers) == ANSWERS_PER_CLIENT_MAX:
             self._drop_row_errors(identity.client_id, answers[:1])
             answers = answers[1:]
-        answer = Answer(identity.sequence, identity.digest, timestamp, result)
+        answer = Answer(identity.sequence, identity.digest, timestamp, result.row_errors)
         # Not the time of applying alone: a client's clock may be ahead, and its retry brings that time again.
         last_time = max(timestamp, identity.first_attempt_time, before.last_time if before is not None else 0)
         self._clients[identity.client_id] = ClientMemory(identity.sequence, HybridTime(last_time), (*answers, answer))

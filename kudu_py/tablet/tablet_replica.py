@@ -40,7 +40,7 @@ from kudu_py.tablet.bootstrap import OpenedReplica, open_replica
 from kudu_py.tablet.checkpointer import Checkpointer, CheckpointState
 from kudu_py.tablet.context import ServerContext
 from kudu_py.tablet.metadata import DataState, Superblock
-from kudu_py.tablet.retained_results import Answer
+from kudu_py.tablet.retained_results import ROW_ERROR_TO_PB, Answer, RowErrors
 from kudu_py.tablet.scan_spec import ScanSpec
 from kudu_py.tablet.tablet import Tablet
 from kudu_py.tablet.write_intake import WriteIntake, WriteOp, WriteOutcome, schema_mismatch
@@ -338,7 +338,7 @@ class TabletReplica:
             except KuduError as error:
                 return WriteOutcome(timestamp, WriteResult(), error)
             if known is not None:
-                return WriteOutcome(known.timestamp, known.result)
+                return WriteOutcome(known.timestamp, WriteResult(known.row_errors))
         # An ALTER TABLE may have come between this write's check and its place in the log.
         mismatch = schema_mismatch(opened.tablet.schema, op.request.schema_version)
         if mismatch is not None:
@@ -381,9 +381,9 @@ class TabletReplica:
         """
         pending = self.running().intake.begin(request)
         if isinstance(pending, Answer):
-            return _response(pending.timestamp, pending.result)
+            return _response(pending.timestamp, pending.row_errors)
         outcome = await self._outcome(pending)
-        return _response(outcome.timestamp, outcome.result)
+        return _response(outcome.timestamp, outcome.result.row_errors)
 
     async def write_batch(self, batch: RowBatch) -> WriteResult:
         """As `write` for the house itself, without an identity: the caller knows what to do when the outcome is
@@ -475,8 +475,8 @@ class TabletReplica:
         return parts.tablet.scan(spec)
 
 
-def _response(timestamp: HybridTime, result: WriteResult) -> tserver_pb2.WriteResponse:
+def _response(timestamp: HybridTime, row_errors: RowErrors) -> tserver_pb2.WriteResponse:
     response = tserver_pb2.WriteResponse(timestamp=timestamp)
-    for row, code in result.row_errors:
-        response.row_errors.add(row_index=row, code=tserver_pb2.RowErrorCode.ValueType(code))
+    for row, code in row_errors:
+        response.row_errors.add(row_index=row, code=ROW_ERROR_TO_PB[code])
     return response
