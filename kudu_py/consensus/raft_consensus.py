@@ -230,7 +230,7 @@ class RaftConsensus:
         self._reads: dict[Token, asyncio.Future[int]] = {}
         self._applied_waits: list[tuple[int, asyncio.Future[int]]] = []
         self._safe_waits: list[tuple[HybridTime, asyncio.Future[None]]] = []
-        self._leader_address: dict[ServerId, str] = {}
+        self._leader_address: tuple[ServerId, str] | None = None
         self._inbox: deque[Event] = deque()
         self._is_stepping = self._has_left_work = False
         self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
@@ -310,8 +310,9 @@ class RaftConsensus:
             return None
         if leader == self.uuid:
             return self.address
-        if leader in self._leader_address:
-            return self._leader_address[leader]
+        known = self._leader_address
+        if known is not None and known[0] == leader and known[1]:
+            return known[1]
         member = self._raft.active_config.member(leader)
         return member.address if member is not None and member.address else None
 
@@ -556,7 +557,6 @@ class RaftConsensus:
         self._waiters[token] = replied
         for entry in entries:
             self._received[entry.op_id.index] = entry
-        self._leader_address[leader] = request.caller_address
         self._step(
             AppendReceived(
                 token,
@@ -568,6 +568,8 @@ class RaftConsensus:
             )
         )
         self._received.clear()
+        if self._raft.leader == leader:
+            self._leader_address = (leader, request.caller_address)
 
     async def handle_update(
         self, request: consensus_pb2.UpdateConsensusRequest
