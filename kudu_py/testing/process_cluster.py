@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -37,9 +37,13 @@ class Daemon:
     argv: tuple[str, ...]
 
 
-def run_command(*arguments: str, timeout_s: float = 120.0, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run_command(
+    *arguments: str, timeout_s: float = 120.0, check: bool = True, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """`kudu-py` with these arguments; raises with both outputs if it fails and `check` is set."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin
+    )
     if check and done.returncode != 0:
         raise AssertionError(
             f"kudu-py {' '.join(arguments)} ended with status {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -93,9 +97,19 @@ class ProcessCluster:
         """Stops all cleanly."""
         run_command("playground", "stop", "--dir", str(self.directory))
 
-    def restart(self, name: str) -> None:
-        """Starts a daemon again; returns when it serves."""
+    def restart(self, name: str, *flags: str) -> None:
+        """Starts a daemon again; returns when it serves. Flags are added for good, where a last one counts."""
+        if flags:
+            self._add_flags(name, flags)
         run_command("playground", "restart", name, "--dir", str(self.directory))
+
+    def _add_flags(self, name: str, flags: Sequence[str]) -> None:
+        """Writes them into the daemon's argv; it must not run, for a running one is known by its argv."""
+        path = self.directory / "playground.json"
+        content = json.loads(path.read_text())
+        role, _, number = name.partition("-")
+        content[f"{role}s"][int(number) - 1]["argv"] += flags
+        path.write_text(json.dumps(content))
 
     @property
     def daemons(self) -> list[Daemon]:
@@ -146,6 +160,45 @@ class ProcessCluster:
     def thaw(self, name_or_uuid: str) -> None:
         """SIGCONT."""
         self._signal(self.daemon(name_or_uuid), signal.SIGCONT)
+
+    def terminate(self, name_or_uuid: str, timeout_s: float = 15.0) -> Daemon:
+        """SIGTERM; returns when the process is gone."""
+        daemon = self.daemon(name_or_uuid)
+        self._signal(daemon, signal.SIGTERM)
+        wait_until(lambda: not _is_alive(daemon.pid), f"{daemon.name} to end after SIGTERM", timeout_s)
+        return daemon
+
+    def is_running(self, name_or_uuid: str) -> bool:
+        """Whether the process is there."""
+        return _is_alive(self.daemon(name_or_uuid).pid)
+
+    def ksck(self, *, checksum: bool = False) -> dict[str, Any]:
+        """The report of `cluster ksck`; `exit` is its exit status."""
+        flags = ["--checksum-scan"] if checksum else []
+        done = run_command("cluster", "ksck", self.masters, "--format", "json", *flags, check=False)
+        if done.returncode not in (0, 1):
+            return {"exit": done.returncode, "problems": [done.stderr.strip()]}
+        return {**json.loads(done.stdout), "exit": done.returncode}
+
+    def wait_healthy(self, timeout_s: float = 40.0) -> dict[str, Any]:
+        """Waits until ksck, checksums of all replicas included, finds nothing wrong; its report."""
+        report: dict[str, Any] = {}
+
+        def is_healthy() -> bool:
+            report.clear()
+            report.update(self.ksck(checksum=True))
+            return report["exit"] == 0
+
+        try:
+            wait_until(is_healthy, "a healthy cluster", timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; ksck says: {report.get('problems')}") from error
+        return report
+
+    def busiest_leader(self) -> Daemon:
+        """The tablet server that leads most tablets."""
+        leaders = [tablet["leader"] for tablet in self.ksck()["tablets"] if tablet["leader"]]
+        return self.daemon(max(set(leaders), key=leaders.count))
 
     def log(self, name: str) -> str:
         """What a daemon has printed so far."""
