@@ -113,6 +113,10 @@ class ColumnSpec:
         """The column; KuduInvalidArgument if its type is missing or its default does not fit."""
         if self._type is None:
             raise invalid(f"column {self._name!r} has no type: give one, such as .type('int64')")
+        if self._type is DataType.DECIMAL and not (1 <= self._precision <= 38 and 0 <= self._scale <= self._precision):
+            raise invalid(
+                f"column {self._name!r}: a decimal has a precision of 1 to 38, and a scale of 0 to its precision"
+            )
         nullable = self._nullable if self._nullable is not None else not in_key
         column = ColumnSchema(
             self._name,

@@ -228,7 +228,7 @@ class KuduSession:
         needed.
 
         Args:
-            nulls_are_unset: a null leaves its column as it is in a row that is there, and takes the default in a new one.
+            nulls_are_unset: a null leaves the column as it is in a row that is there, and gives a new row the default.
 
         Raises:
             KuduInvalidArgument: names the column or row that cannot be. Nothing of the batch it is in was sent; earlier

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Stream = grpc.aio.UnaryStreamCall[tserver_pb2.ScanRequest, tserver_pb2.ScanResponse]
 
-_BACKOFF = Backoff(initial_s=0.04, max_s=0.25)
+_BACKOFF = Backoff(initial_s=0.03, max_s=0.12)
 _ELSEWHERE = frozenset(
     {
         ErrorCode.NOT_THE_LEADER,

@@ -37,7 +37,7 @@ from kudu_py.env.clock import Clock
 from kudu_py.pb import tserver_pb2
 from kudu_py.rpc.retry import Backoff, RandomFraction
 
-_BACKOFF = Backoff(initial_s=0.04, max_s=0.25)
+_BACKOFF = Backoff(initial_s=0.03, max_s=0.12)
 _ROW_REFUSALS = frozenset({ErrorCode.INVALID_ARGUMENT, ErrorCode.INVALID_ROW_BLOCK, ErrorCode.INVALID_MUTATION})
 _FINAL = frozenset({ErrorCode.REQUEST_STALE, ErrorCode.REQUEST_ID_REUSED})
 _ELSEWHERE = frozenset(
