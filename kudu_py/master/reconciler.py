@@ -74,6 +74,7 @@ class Reconciler:
         self._attempts: dict[TabletId, dict[_Key, _Attempts]] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._bug: BaseException | None = None
 
     def reign_began(self) -> None:
         """Looks at every tablet."""
@@ -101,7 +102,11 @@ class Reconciler:
         return len(self._unsettled)
 
     async def run(self) -> None:
-        """Until cancelled: sweeps whenever there is something new, and at intervals while something is not done."""
+        """Until cancelled: sweeps whenever there is something new, and at intervals while something is not done.
+
+        Raises:
+            Exception: what a call ended with, if it is no KuduError: a bug.
+        """
         try:
             while True:
                 try:
@@ -110,6 +115,8 @@ class Reconciler:
                 except TimeoutError:
                     pass
                 self._wake.clear()
+                if self._bug is not None:
+                    raise self._bug
                 await self.sweep()
         finally:
             for call in list(self._calls):
@@ -166,7 +173,8 @@ class Reconciler:
         if was_full:
             self._wake.set()
         if not task.cancelled() and (bug := task.exception()) is not None:
-            _log.error("nudge_died", nudge=task.get_name(), exc_info=bug)
+            self._bug = bug
+            self._wake.set()
 
     async def _call(self, reign: Reign, nudge: Nudge, address: str, attempts: _Attempts) -> None:
         try:

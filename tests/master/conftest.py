@@ -193,27 +193,30 @@ class World:
         self.rng = random.Random(seed)
         self.network = SimNetwork(self.rng)
         addresses = tuple(f"master-{n}:7051" for n in range(masters))
-        self.masters = [
-            self._master(address, addresses if masters > 1 else (), options or CatalogOptions())
-            for address in addresses
-        ]
+        self.options = options or CatalogOptions()
+        self.masters: list[MasterNode] = []
+        for address in addresses:
+            self.add_master(address, addresses if masters > 1 else ())
         self.servers: list[ScriptedServer] = []
         self._beating: asyncio.Task[None] | None = None
 
-    def _master(self, address: str, addresses: tuple[str, ...], options: CatalogOptions) -> MasterNode:
+    def add_master(self, address: str, addresses: tuple[str, ...]) -> MasterNode:
+        """One that does not run yet."""
         disk = SimDisk(self.rng)
         disk.make_dir("/data")
         disk.sync_dir("/")
-        return MasterNode(
+        node = MasterNode(
             uuid=ServerId(mint_id(self.rng)),
             address=address,
             disk=disk,
             network=self.network,
             clock=SimClock(),
             rng=random.Random(self.rng.getrandbits(64)),
-            options=options,
+            options=self.options,
             master_addresses=addresses,
         )
+        self.masters.append(node)
+        return node
 
     @property
     def master(self) -> MasterNode:

@@ -474,3 +474,45 @@ class TestSeveralMasters:
             world.network.heal()
 
         simulate(story, masters=3)
+
+    def test_addresses_that_do_not_name_this_master_are_refused(self, simulate):
+        async def story(world):
+            other = world.add_master("stranger:7051", (world.master.address,))
+            with pytest.raises(KuduError, match="--master_addresses must name each master once"):
+                await other.start()
+            await other.running.stop()
+            world.masters.remove(other)
+
+        simulate(story, servers=0, beats=False)
+
+
+def test_checkpoints_and_compactions_keep_everything(simulate):
+    async def story(world):
+        for n in range(6):
+            await world.create(f"t{n}")
+            await until_done(world, f"t{n}")
+            if n % 2:
+                await world.call(world.master, "DeleteTable", master_pb2.DeleteTableRequest(table_name=f"t{n}"))
+            replica = world.master.running.manager.replica("0" * 32)
+            assert await replica.checkpointer.flush()
+            await replica.checkpointer.compact()
+        before = state(world.master)
+        await world.master.crash()
+        await world.master.start()
+        await world.reigning()
+        assert state(world.master) == before
+
+    simulate(story)
+
+
+def test_the_log_of_the_sys_catalog_is_kept_small_by_itself(simulate, monkeypatch):
+    monkeypatch.setattr("kudu_py.master.sys_catalog._FLUSH_BYTES", 1 << 12)
+
+    async def story(world):
+        for n in range(10):
+            await world.create(f"t{n}", buckets=4)
+        await asyncio.sleep(25)
+        replica = world.master.running.manager.replica("0" * 32)
+        assert replica.superblock.checkpoint.index > 10
+
+    simulate(story)
