@@ -111,7 +111,11 @@ async def story(seed, transport):
     await group.stop()
 
 
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+"""Seed 1 over unary calls found a log that believed an old index of a segment that had been closed meanwhile."""
+
+
 @pytest.mark.parametrize("transport", list(Transport))
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_acknowledged_writes_survive_drawn_faults(seed, transport):
     sim_loop.run(story(seed, transport), seed=seed)
