@@ -80,23 +80,26 @@ class _Frozen:
 class LogMarks:
     """Where in the log so many bytes ago is, without asking the log: an index for each megabyte applied."""
 
-    def __init__(self, first: int) -> None:
-        """`first` is the last entry that was applied before anything was counted."""
+    def __init__(self, first: int, keep_bytes: int) -> None:
+        """Marks that begin after entry `first`; those more than `keep_bytes` ago are forgotten."""
+        self._keep_bytes = keep_bytes
         self._marks: deque[tuple[int, int]] = deque([(first, 0)])
-        self._bytes = 0
+        self._last = (first, 0)
 
     def note(self, index: int, size_bytes: int) -> None:
         """An entry was applied."""
-        self._bytes += size_bytes
-        if self._bytes - self._marks[-1][1] >= _MARK_BYTES:
-            self._marks.append((index, self._bytes))
+        self._last = (index, self._last[1] + size_bytes)
+        if self._last[1] - self._marks[-1][1] >= _MARK_BYTES:
+            self._marks.append(self._last)
+            while len(self._marks) > 1 and self._last[1] - self._marks[1][1] >= self._keep_bytes:
+                self._marks.popleft()
 
     def index_before(self, size_bytes: int) -> int:
         """The last known index above which there are at least `size_bytes` of log; 0 if there is less in all."""
-        while len(self._marks) > 1 and self._bytes - self._marks[1][1] >= size_bytes:
-            self._marks.popleft()
-        index, at_bytes = self._marks[0]
-        return index if self._bytes - at_bytes >= size_bytes else 0
+        wanted = self._last[1] - size_bytes
+        if self._last[1] <= wanted:
+            return self._last[0]
+        return next((index for index, at_bytes in reversed(self._marks) if at_bytes <= wanted), 0)
 
 
 class Checkpointer:
@@ -128,7 +131,7 @@ class Checkpointer:
         self._retained = retained
         self._state = state
         self._on_memory_changed = on_memory_changed
-        self._marks = LogMarks(superblock.checkpoint.index)
+        self._marks = LogMarks(superblock.checkpoint.index, context.options.log_retain_bytes_max)
         self._flushing = asyncio.Lock()
         self._compacting = asyncio.Lock()
         self._publishing = asyncio.Lock()

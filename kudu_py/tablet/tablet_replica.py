@@ -16,6 +16,7 @@ or below, has its leadership confirmed, and applies what its log holds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -39,6 +40,7 @@ from kudu_py.pb import common_pb2, tserver_pb2
 from kudu_py.tablet.bootstrap import OpenedReplica, open_replica
 from kudu_py.tablet.checkpointer import Checkpointer, CheckpointState
 from kudu_py.tablet.context import ServerContext
+from kudu_py.tablet.durable_metadata import metadata_durable
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.retained_results import ROW_ERROR_TO_PB, Answer, RowErrors
 from kudu_py.tablet.scan_spec import ScanSpec
@@ -48,6 +50,8 @@ from kudu_py.tablet.write_result import WriteResult
 from kudu_py.wal.log import Log
 
 _log = structlog.get_logger(__name__)
+
+_METADATA_TIMEOUT_S = 5.0
 
 
 @unique
@@ -284,6 +288,10 @@ class TabletReplica:
         if self._parts is not None:
             await self._parts.consensus.stop()
             await self._parts.checkpointer.stop()
+            # Whoever opens these files next must be their only writer. After a failure this would never end.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_METADATA_TIMEOUT_S):
+                    await metadata_durable(self._parts.consensus.metadata)
         if self._opened is not None:
             await self._opened.log.close()
             self._context.memory.change(-self._memory_bytes)

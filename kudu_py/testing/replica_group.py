@@ -100,6 +100,7 @@ class ReplicaHost:
     Attributes:
         fatal: what ended the process, if anything.
         reports: tablets that something was reported of.
+        log_delay_s: how long a write of log or metadata takes, at least and at most.
     """
 
     uuid: ServerId
@@ -110,6 +111,7 @@ class ReplicaHost:
     rng: random.Random
     options: ReplicaOptions = TESTING_OPTIONS
     memory_limit_bytes: int = 1 << 30
+    log_delay_s: tuple[float, float] = (0.000_05, 0.002)
     fatal: list[BaseException] = field(default_factory=list)
     reports: list[TabletId] = field(default_factory=list)
     running: TabletManager | None = None
@@ -133,7 +135,7 @@ class ReplicaHost:
             uuid=self.uuid,
             address=self.address,
             directories=ReplicaDirectories("/data"),
-            threads=SimDiskThreads(self.disk, self.rng),
+            threads=SimDiskThreads(self.disk, self.rng, delay_s=self.log_delay_s),
             workers=InlineWorkers(),
             dialer=self.network.dialer(self.address),
             clock=self.clock,
@@ -248,7 +250,7 @@ class ReplicaGroup:
         try:
             async with asyncio.timeout(timeout_s):
                 while not holds():  # noqa: ASYNC110  # whatever it asks, nobody tells when it changes
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(0.000_5)
         except TimeoutError:
             raise AssertionError(f"did not come to hold within {timeout_s:g} s; fatal: {self.fatal()}") from None
 

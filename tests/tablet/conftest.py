@@ -1,13 +1,16 @@
-"""Fixtures of the row engine's tests."""
+"""Replica tests run on virtual time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 import pytest
 
-from kudu_py.testing.tablet_rig import TabletRig
+from kudu_py.testing import sim_loop
 
 
 @pytest.fixture
-def rig(tmp_path):
-    """A tablet in a temporary directory with the usual three columns."""
-    return TabletRig(str(tmp_path))
+def simulate() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Runs a coroutine to its end on virtual time."""
+    return lambda main: sim_loop.run(main, seed=1)
