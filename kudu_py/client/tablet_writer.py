@@ -66,7 +66,13 @@ def may_succeed_elsewhere_or_later(error: KuduError) -> bool:
 
 
 class Locator(Protocol):
-    """What a writer needs of the client to find tablets again."""
+    """What a writer needs of the client: to find tablets again, and the servers' time."""
+
+    async def observe_clock(self, address: str) -> None:
+        """Takes in the clock of the server at `address`; KuduError if it does not answer."""
+
+    def latest_observed_timestamp(self) -> int:
+        """The largest hybrid time that any server told this client."""
 
     async def refresh_tablet(self, tablet_id: str) -> None:
         """Asks the master where the tablet is; KuduError NOT_FOUND if its table was deleted, others if it cannot
@@ -121,6 +127,7 @@ class TabletWriter:
         self._message: Message | None = None
         self._on_link: tuple[str, int] | None = None
         self._is_scheduled = False
+        self._was_stale = False
         self._silence: asyncio.TimerHandle | None = None
 
     def submit(self, piece: Piece) -> None:
@@ -186,7 +193,10 @@ class TabletWriter:
             rows=batch.encode(),
             client_id=self._context.client_id,
             sequence=self._sequence,
-            first_attempt_time=from_micros(self._context.clock.wall_micros()),
+            # Not the own clock alone: it may be behind, and servers refuse what looks too old to be remembered.
+            first_attempt_time=max(
+                from_micros(self._context.clock.wall_micros()), self._context.locator.latest_observed_timestamp()
+            ),
             column_ids=batch.column_ids,
             has_unset_column=batch.unset is not None,
         )
@@ -230,10 +240,13 @@ class TabletWriter:
         """Brings a message that was refused, lost, or is without an answer to an end."""
         turn = 0
         tried: str | None = None
+        # After a silence the first question who leads is asked at once: the time for an answer has passed already.
+        wait_s = 0.0 if error is None else self._context.options.silence_s
         while True:
             if self._on_link is not None:
                 tried = self._on_link[0]
-                answer = await self._await_answer(message)
+                answer = await self._await_answer(message, wait_s)
+                wait_s = self._context.options.silence_s
                 if answer is None:
                     self._abandon(message, error)
                     return
@@ -265,13 +278,16 @@ class TabletWriter:
             message.answer = self._loop.create_future()
             self._start_attempt(message, address)
 
-    async def _await_answer(self, message: Message) -> Answer | None:
-        """The answer of the attempt under way; an error if another leads by now; None if all callers gave up."""
+    async def _await_answer(self, message: Message, wait_s: float) -> Answer | None:
+        """The answer of the attempt under way; an error if another leads by now; None if all callers gave up.
+
+        Args:
+            wait_s: before the replicas are asked who leads.
+        """
         assert self._on_link is not None
         assert message.answer is not None
         address, number = self._on_link
         options = self._context.options
-        wait_s = options.silence_s
         while True:
             wait_s = min(wait_s, max(0.01, min(piece.deadline for piece in message.pieces) - self._loop.time()))
             if message.late:
@@ -362,6 +378,7 @@ class TabletWriter:
 
     def _conclude_written(self, message: Message, response: tserver_pb2.WriteResponse) -> None:
         self._message = None
+        self._was_stale = False
         self._context.observed(response.timestamp)
         self._schedule()
         errors = [(row.row_index, _ROW_ERRORS.get(row.code, ErrorCode.INTERNAL)) for row in response.row_errors]
@@ -379,6 +396,11 @@ class TabletWriter:
                 piece.written(response.timestamp, own)
 
     def _conclude_refused(self, message: Message, error: KuduError) -> None:
+        if error.code is ErrorCode.REQUEST_STALE and message.attempts == 1 and not self._was_stale:
+            # There was no attempt before that the server could have forgotten: the own clock is behind the servers'.
+            self._was_stale = True
+            self._context.spawn(self._send_anew(message, error), f"take clock {self.tablet_id[:8]}")
+            return
         self._message = None
         self._schedule()
         if error.code in _ROW_REFUSALS and len(message.pieces) > 1:
@@ -393,6 +415,22 @@ class TabletWriter:
         for i, piece in enumerate(message.pieces):
             if i not in message.late:
                 piece.failed(error)
+
+    async def _send_anew(self, message: Message, error: KuduError) -> None:
+        """Sends the rows under a new sequence and a time that the leader does not take for old."""
+        address = self._context.cache.leader(self.tablet_id)
+        try:
+            if address is not None:
+                await self._context.locator.observe_clock(address)
+        except KuduError as silent:
+            error.__cause__ = silent
+            self._conclude_refused(message, error)
+            return
+        self._message = None
+        self._waiting.extendleft(
+            piece for i, piece in reversed(list(enumerate(message.pieces))) if i not in message.late
+        )
+        self._schedule()
 
     def _abandon(self, message: Message, error: KuduError | None) -> None:
         assert len(message.late) == len(message.pieces), "a caller still waits"
