@@ -34,8 +34,10 @@ from kudu_py.common.wire import (
     schema_to_pb,
 )
 from kudu_py.env.clock import Clock, SystemClock
-from kudu_py.pb import consensus_pb2, master_pb2
+from kudu_py.pb import consensus_pb2, master_pb2, tserver_pb2
+from kudu_py.pb.tserver_pb2_grpc import TabletServerServiceStub
 from kudu_py.rpc.address import parse_address
+from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import Dialer, GrpcDialer
 from kudu_py.rpc.retry import Deadline
 
@@ -186,6 +188,7 @@ class KuduClient:
         self._asked_at: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[TableLocations]] = {}
         self._table_of: dict[str, str] = {}
+        self._schemas: dict[str, Schema] = {}
         self._is_closed = False
         self._write_context = WriteContext(
             client_id=self.client_id,
@@ -470,6 +473,12 @@ class KuduClient:
             raise _gone(tablet_id)
         self.cache.learn(tablet_from_pb(pb) for pb in tablets)
 
+    async def observe_clock(self, address: str) -> None:
+        """Takes in the clock of the tablet server at `address`; KuduError if it does not answer."""
+        stub = TabletServerServiceStub(self._dialer.channel(address))
+        pending = stub.GetServerClock(tserver_pb2.GetServerClockRequest(), timeout=self.options.attempt_timeout_s)
+        self.observe((await call(pending, address=address)).timestamp)
+
     async def choose_snapshot(self, tablets: Sequence[Tablet]) -> int:
         """A hybrid time that holds every write to these tablets that was acknowledged before."""
         deadline = Deadline.after(self._clock, self.options.operation_timeout_s)
@@ -501,10 +510,15 @@ class KuduClient:
         response = await self._masters.call(
             lambda m: m.GetTableSchema, request, what=f"opening table {name!r}", deadline=deadline
         )
+        # One object for all handles of a table: rows of one schema object can share a message.
+        schema = schema_from_pb(response.schema)
+        known = self._schemas.get(response.table_id)
+        if known != schema:
+            known = self._schemas[response.table_id] = schema
         return TableInfo(
             response.table_id,
             response.table_name,
-            schema_from_pb(response.schema),
+            known,
             partition_schema_from_pb(response.partition_schema),
             response.num_replicas,
             response.owner,

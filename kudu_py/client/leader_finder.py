@@ -78,7 +78,7 @@ class LeaderFinder:
             error: KuduError | None = None
             if address is not None:
                 timeout_s = deadline.timeout_s(
-                    deadline.remaining_s if doubts is not None else self._attempt_timeout_s * 5
+                    deadline.remaining_s if doubts is not None else self._attempt_timeout_s * 2
                 )
                 try:
                     stub = MasterServiceStub(self._dialer.channel(address))

@@ -2,13 +2,16 @@
 
 import asyncio
 import itertools
+import random
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import kudu_py as kudu
-from kudu_py.client.client import master_addresses
+from kudu_py.client.client import KuduClient, master_addresses
+from kudu_py.env.clock import SystemClock
+from kudu_py.rpc.dialer import GrpcDialer
 
 _names = (f"table-{i}" for i in itertools.count())
 
@@ -419,3 +422,26 @@ def test_addresses_are_taken_as_kudu_python_does(host, port, addresses):
 def test_what_is_no_address_is_named(host, port):
     with pytest.raises(kudu.KuduInvalidArgument):
         master_addresses(host, port)
+
+
+async def test_a_client_whose_clock_is_far_behind_can_write(masters):
+    class SlowClock(SystemClock):
+        def wall_micros(self) -> int:
+            return super().wall_micros() - 86_400_000_000
+
+    client = KuduClient(
+        [masters], options=kudu.ClientOptions(), dialer=GrpcDialer(), clock=SlowClock(), rng=random.Random(1)
+    )
+    async with client:
+        table = await client.create_table(next(_names), schema(), hashed())
+        session = client.new_session("sync")
+        await session.apply(table.new_insert((1, 1)))
+        with pytest.raises(kudu.KuduAlreadyPresent):
+            await session.apply(table.new_insert((1, 1)))
+        await session.apply(table.new_insert((2, 1)))
+        await table.drop()
+
+
+async def test_handles_of_one_table_share_messages(client, table):
+    again = await client.table(table.name)
+    assert again.schema is table.schema
