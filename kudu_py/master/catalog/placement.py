@@ -8,7 +8,8 @@ the host, since processes on one host fail together. Sharing is accepted where t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kudu_py.common.errors import ErrorCode, KuduError
@@ -34,57 +35,61 @@ class Candidate:
         return self.address.rpartition(":")[0]
 
 
-def choose(
-    candidates: Sequence[Candidate],
-    count: int,
-    *,
-    loads: Mapping[ServerId, int],
-    rng: RandomBits,
-    existing: Sequence[Candidate] = (),
-) -> list[Candidate]:
-    """`count` distinct servers for replicas of one tablet.
+class Placer:
+    """Chooses servers for the replicas of one change; counts what it has placed towards the next choice.
 
     Args:
-        candidates: live servers; those in `existing` are passed over.
+        candidates: live servers.
         loads: replicas by server; absent means none.
-        existing: servers that hold a replica of the tablet already.
-
-    Raises:
-        KuduError: REPLICATION_FACTOR_TOO_HIGH if there are too few.
     """
-    taken = list(existing)
-    left = sorted((c for c in candidates if all(c.uuid != t.uuid for t in taken)), key=lambda c: c.uuid)
-    if len(left) < count:
-        raise KuduError(
-            ErrorCode.REPLICATION_FACTOR_TOO_HIGH,
-            f"{count} more tablet servers are needed but only {len(left)} are live and have no replica of this tablet",
-        )
-    chosen: list[Candidate] = []
-    for _ in range(count):
-        winner = _choose_one(left, taken, loads, rng)
-        left.remove(winner)
-        taken.append(winner)
-        chosen.append(winner)
-    return chosen
 
+    def __init__(self, candidates: Iterable[Candidate], *, loads: Mapping[ServerId, int], rng: RandomBits) -> None:
+        # In the order of uuids, so that a seed gives the same choice whatever order the servers came in.
+        self._candidates = [(c, c.host) for c in sorted(candidates, key=lambda c: c.uuid)]
+        self._loads = dict(loads)
+        self._rng = rng
 
-def _choose_one(
-    left: Sequence[Candidate], taken: Sequence[Candidate], loads: Mapping[ServerId, int], rng: RandomBits
-) -> Candidate:
-    closeness = [(_sharing(c, taken), c) for c in left]
-    least = min(sharing for sharing, _ in closeness)
-    apart = [c for sharing, c in closeness if sharing == least]
-    if len(apart) == 1:
-        return apart[0]
-    i = _below(len(apart), rng)
-    j = (i + 1 + _below(len(apart) - 1, rng)) % len(apart)
-    first, second = apart[i], apart[j]
-    return second if loads.get(second.uuid, 0) < loads.get(first.uuid, 0) else first
+    def choose(self, count: int, *, existing: Sequence[Candidate] = ()) -> list[Candidate]:
+        """`count` distinct servers for replicas of one tablet, which has some on `existing` already.
 
+        Raises:
+            KuduError: REPLICATION_FACTOR_TOO_HIGH if there are too few.
+        """
+        taken = {candidate.uuid for candidate in existing}
+        left = [pair for pair in self._candidates if pair[0].uuid not in taken]
+        if len(left) < count:
+            raise KuduError(
+                ErrorCode.REPLICATION_FACTOR_TOO_HIGH,
+                f"{count} more tablet servers are needed; only {len(left)} are live and have no replica of this tablet",
+            )
+        domains = Counter(candidate.fault_domain for candidate in existing if candidate.fault_domain)
+        hosts = Counter(candidate.host for candidate in existing)
+        chosen = []
+        for _ in range(count):
+            winner = self._choose_one(left, domains, hosts)
+            left.remove(winner)
+            candidate, host = winner
+            domains.update([candidate.fault_domain] if candidate.fault_domain else [])
+            hosts[host] += 1
+            self._loads[candidate.uuid] = self._loads.get(candidate.uuid, 0) + 1
+            chosen.append(candidate)
+        return chosen
 
-def _sharing(candidate: Candidate, taken: Sequence[Candidate]) -> tuple[int, int]:
-    named = sum(1 for t in taken if candidate.fault_domain and t.fault_domain == candidate.fault_domain)
-    return named, sum(1 for t in taken if t.host == candidate.host)
+    def _choose_one(
+        self, left: list[tuple[Candidate, str]], domains: Counter[str], hosts: Counter[str]
+    ) -> tuple[Candidate, str]:
+        apart = left
+        if hosts:
+            sharing = [(domains.get(candidate.fault_domain, 0), hosts.get(host, 0)) for candidate, host in left]
+            least = min(sharing)
+            apart = [pair for pair, shared in zip(left, sharing, strict=True) if shared == least]
+        if len(apart) == 1:
+            return apart[0]
+        i = _below(len(apart), self._rng)
+        j = (i + 1 + _below(len(apart) - 1, self._rng)) % len(apart)
+        first, second = apart[i], apart[j]
+        loads = self._loads
+        return second if loads.get(second[0].uuid, 0) < loads.get(first[0].uuid, 0) else first
 
 
 def _below(bound: int, rng: RandomBits) -> int:

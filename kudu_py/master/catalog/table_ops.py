@@ -11,11 +11,10 @@ from kudu_py.common.ids import RandomBits, ServerId, TableId, TabletId, mint_id
 from kudu_py.common.partition import Partition, PartitionSchema, RangePartition, create_partitions
 from kudu_py.common.schema import MAX_COMMENT_BYTES, MAX_IDENTIFIER_BYTES, Schema
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
-from kudu_py.master.catalog import placement
 from kudu_py.master.catalog.change import CatalogChange
 from kudu_py.master.catalog.entries import TableEntry, TableState, TabletEntry, TabletState
 from kudu_py.master.catalog.options import CatalogOptions
-from kudu_py.master.catalog.placement import Candidate
+from kudu_py.master.catalog.placement import Candidate, Placer
 from kudu_py.master.catalog.state import CatalogState
 
 
@@ -103,10 +102,10 @@ def plan_create_table(
         comment=request.comment,
         created_micros=now_micros,
     )
-    loads = dict(state.replica_counts)
+    placer = Placer(servers.live, loads=state.replica_counts, rng=rng)
     tablets = []
     for partition in partitions:
-        config = _place(servers.live, num_replicas, loads, rng)
+        config = _place(placer, num_replicas)
         tablets.append(_new_tablet(table.table_id, partition, config, rng))
     return CatalogChange(tuple(tablets), (table,))
 
@@ -137,12 +136,12 @@ def plan_replace_tablets(
     Raises:
         KuduError: REPLICATION_FACTOR_TOO_HIGH.
     """
-    loads = dict(state.replica_counts)
+    placer = Placer(servers.live, loads=state.replica_counts, rng=rng)
     changed: list[TabletEntry] = []
     for tablet_id in tablet_ids:
         old = state.tablets[tablet_id]
         if old.state is TabletState.CREATING:
-            config = _place(servers.live, state.tables[old.table_id].num_replicas, loads, rng)
+            config = _place(placer, state.tables[old.table_id].num_replicas)
             new = _new_tablet(old.table_id, old.partition, config, rng)
             changed += [old.moved_to(TabletState.REPLACED, f"{note}; replaced by {new.tablet_id}"), new]
     return CatalogChange(tuple(changed))
@@ -221,10 +220,8 @@ def _require_room(request: NewTable, num_replicas: int, servers: Servers, option
         )
 
 
-def _place(live: Sequence[Candidate], num_replicas: int, loads: dict[ServerId, int], rng: RandomBits) -> RaftConfig:
-    chosen = placement.choose(live, num_replicas, loads=loads, rng=rng)
-    for candidate in chosen:
-        loads[candidate.uuid] = loads.get(candidate.uuid, 0) + 1
+def _place(placer: Placer, num_replicas: int) -> RaftConfig:
+    chosen = placer.choose(num_replicas)
     members = sorted((Member(c.uuid, MemberType.VOTER, c.address) for c in chosen), key=lambda m: m.uuid)
     return RaftConfig(0, tuple(members))
 

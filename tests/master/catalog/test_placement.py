@@ -8,7 +8,11 @@ from collections import Counter
 import pytest
 
 from kudu_py.common.errors import KuduError
-from kudu_py.master.catalog.placement import Candidate, choose
+from kudu_py.master.catalog.placement import Candidate, Placer
+
+
+def choose(candidates, count, *, loads, rng, existing=()):
+    return Placer(candidates, loads=loads, rng=rng).choose(count, existing=existing)
 
 
 def uuids(chosen):
@@ -76,3 +80,9 @@ def test_a_new_empty_server_is_not_stormed(make):
     loads = {candidate.uuid: 100 for candidate in candidates[1:]}
     picked = Counter(uuids(choose(candidates, 1, loads=loads, rng=random.Random(seed)))[0] for seed in range(1000))
     assert 150 < picked[candidates[0].uuid] < 250, "two of ten are drawn, so it is among them one time in five"
+
+
+def test_what_was_placed_counts_as_load_for_the_next(make):
+    placer = Placer(make.candidates(2), loads={}, rng=random.Random(1))
+    picked = Counter(uuids(placer.choose(1))[0] for _ in range(100))
+    assert sorted(picked.values()) == [50, 50]
