@@ -445,3 +445,15 @@ async def test_a_client_whose_clock_is_far_behind_can_write(masters):
 async def test_handles_of_one_table_share_messages(client, table):
     again = await client.table(table.name)
     assert again.schema is table.schema
+
+
+async def test_nulls_can_leave_columns_as_they_are(client, table):
+    async with client.new_session() as session:
+        await session.write(table, rows(0, 3))
+        some = pa.record_batch(
+            [[0, 1, 9], pa.array([7, None, 9]), pa.array([None, "new", None])], rows(0, 1).schema.names
+        )
+        await session.write(table, some.slice(0, 2), "update", nulls_are_unset=True)
+        await session.write(table, some.slice(2), nulls_are_unset=True)
+    read = sorted(await table.scanner().read_all_tuples())
+    assert read == [(0, 7, "text 0"), (1, 1, "new"), (2, 2, "text 2"), (9, 9, None)]
