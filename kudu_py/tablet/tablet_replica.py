@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, unique
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ from kudu_py.tablet.bootstrap import OpenedReplica, open_replica
 from kudu_py.tablet.checkpointer import Checkpointer, CheckpointState
 from kudu_py.tablet.context import ServerContext
 from kudu_py.tablet.durable_metadata import metadata_durable
+from kudu_py.tablet.first_leader import first_leader, with_head_start
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.retained_results import ROW_ERROR_TO_PB, Answer, RowErrors
 from kudu_py.tablet.scan_spec import ScanSpec
@@ -172,6 +173,11 @@ class TabletReplica:
         return self._applied
 
     @property
+    def retries_answered(self) -> int:
+        """Writes that had come before, since the replica last started to run."""
+        return self._parts.intake.retries_answered if self._parts is not None else 0
+
+    @property
     def is_leader(self) -> bool:
         """Whether it leads, as far as it knows."""
         return self._parts is not None and self._parts.consensus.role is Role.LEADER
@@ -242,6 +248,10 @@ class TabletReplica:
 
     def _join(self, opened: OpenedReplica) -> _Parts:
         context = self._context
+        first = first_leader(
+            opened.consensus_metadata.committed_config, self._superblock.table_id, self._superblock.partition
+        )
+        raft = with_head_start(context.options.consensus.raft, uuid=context.uuid, first=first)
         consensus = RaftConsensus(
             uuid=context.uuid,
             tablet_id=self.tablet_id,
@@ -253,7 +263,7 @@ class TabletReplica:
             hybrid_clock=context.hybrid_clock,
             rng=context.rng,
             links=context.peer_links,
-            options=context.options.consensus,
+            options=replace(context.options.consensus, raft=raft),
             state_machine=self,
             bootstrap=opened.bootstrap,
             on_role_change=lambda _: context.on_report(self.tablet_id),

@@ -94,7 +94,11 @@ def rows_of(schema: Schema, request: tserver_pb2.WriteRequest) -> RowBatch:
 
 
 class WriteIntake:
-    """The writes of one tablet on their way. Lives as long as the replica's consensus."""
+    """The writes of one tablet on their way. Lives as long as the replica's consensus.
+
+    Attributes:
+        retries_answered: writes that had come before, and got the same answer instead of a second effect.
+    """
 
     def __init__(
         self,
@@ -111,6 +115,7 @@ class WriteIntake:
         self._retained = retained
         self._tablet_id = tablet_id
         self._in_flight: dict[tuple[str, int], tuple[bytes, Round]] = {}
+        self.retries_answered = 0
 
     def begin(self, request: tserver_pb2.WriteRequest) -> Round | Answer:
         """Checks a write and hands it to consensus, or finds its answer. Does not wait; nothing is durable yet.
@@ -121,6 +126,7 @@ class WriteIntake:
         self.require_leader()
         identity = self._identity_of(request)
         if identity is not None and (known := self._known(identity)) is not None:
+            self.retries_answered += 1
             return known
         size = request.ByteSize()
         self._context.memory.require_room()

@@ -69,6 +69,11 @@ class _TabletServerCollector(Collector):
         yield _gauge(
             "kudu_memory_budget_limit_bytes", "Above this use, writes are told to try later.", self._memory.limit_bytes
         )
+        yield _gauge(
+            "kudu_tablet_write_retries_answered",
+            "Writes that had come before and got the same answer again, over the replicas that run.",
+            sum(replica.retries_answered for replica in self._manager.replicas()),
+        )
         yield _gauge("kudu_scans_running", "Scans under way.", len(self._scanners))
         yield CounterMetricFamily(
             "kudu_maintenance_flushes", "Flushes done since the start.", value=self._maintenance.flushes
