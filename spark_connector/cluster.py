@@ -24,7 +24,7 @@ from spark_connector.options import KuduOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kudu_py.client import blocking
+    import kudu_py.client as kudu
 
 ADMIN_TIMEOUT_MS = 30_000
 GATHER_ROWS = 32_768
@@ -32,7 +32,7 @@ GATHER_ROWS = 32_768
 GATHER_BYTES = 4 << 20
 SHOWN_ROWS = 5
 
-_clients: dict[tuple[int, str], blocking.Client] = {}
+_clients: dict[tuple[int, str], kudu.Client] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +139,15 @@ def create_table(
     Raises:
         ValueError: says what cannot be; a table of this name among it.
     """
-    from kudu_py.client.schema_builder import Partitioning, schema_builder
+    import kudu_py.client as kudu
 
     with _named_errors(masters, name), _own_client(masters) as client:
-        builder = schema_builder()
+        builder = kudu.schema_builder()
         for column in columns:
             spec = builder.add_column(column.name, column.type_name, nullable=column.nullable)
             spec.precision(column.precision).scale(column.scale)
         builder.set_primary_keys([column.name for column in columns if column.is_key])
-        partitioning = Partitioning()
+        partitioning = kudu.Partitioning()
         if hashed is not None:
             partitioning.add_hash_partitions(list(hashed[0]), hashed[1])
         client.create_table(name, builder.build(), partitioning, n_replicas=num_replicas)
@@ -214,7 +214,7 @@ def _predicate(column: Any, operator: str, value: object) -> Any:
 def scan_token(options: KuduOptions, token: bytes) -> Iterator[pa.RecordBatch]:
     """The rows of a token, in batches with the table's Arrow types."""
     with _named_errors(options.masters, options.table):
-        scanner = _shared_client(options).deserialize_token(token)
+        scanner = _shared_client(options).deserialize_token_into_scanner(token)
         scanner.set_timeout_millis(options.timeout_ms)
         yield from scanner.record_batches()
 
@@ -228,6 +228,8 @@ def write_batches(options: KuduOptions, batches: Iterable[pa.RecordBatch]) -> Wr
         ValueError: a row cannot be, such as a null where none may be; names column and row.
         ConnectionError: no server can be reached.
     """
+    import kudu_py.client as kudu
+
     with _named_errors(options.masters, options.table), _own_client(options.masters, options.timeout_ms) as client:
         table = client.table(options.table)
         session = client.new_session("background", timeout_ms=options.timeout_ms)
@@ -237,11 +239,9 @@ def write_batches(options: KuduOptions, batches: Iterable[pa.RecordBatch]) -> Wr
             row_count += rows.num_rows
             if session.count_pending_errors():
                 break
-        from kudu_py.client.errors import KuduBadStatus
-
         try:
             session.flush()
-        except KuduBadStatus:
+        except kudu.KuduBadStatus:
             errors, _ = session.get_pending_errors()
             if not errors:
                 raise
@@ -278,7 +278,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield waiting[0] if len(waiting) == 1 else pa.concat_batches(waiting)
 
 
-def _shared_client(options: KuduOptions) -> blocking.Client:
+def _shared_client(options: KuduOptions) -> kudu.Client:
     """This process's client for reads."""
     # The process is part of the key: a client's thread does not live on in a fork.
     key = (os.getpid(), options.masters)
@@ -289,7 +289,7 @@ def _shared_client(options: KuduOptions) -> blocking.Client:
 
 
 @contextmanager
-def _own_client(masters: str, timeout_ms: int = ADMIN_TIMEOUT_MS) -> Iterator[blocking.Client]:
+def _own_client(masters: str, timeout_ms: int = ADMIN_TIMEOUT_MS) -> Iterator[kudu.Client]:
     """A client that nobody shares; closed at the end."""
     client = _connect(masters, timeout_ms)
     try:
@@ -298,10 +298,10 @@ def _own_client(masters: str, timeout_ms: int = ADMIN_TIMEOUT_MS) -> Iterator[bl
         client.close()
 
 
-def _connect(masters: str, timeout_ms: int) -> blocking.Client:
-    from kudu_py.client import blocking
+def _connect(masters: str, timeout_ms: int) -> kudu.Client:
+    import kudu_py.client as kudu
 
-    client = blocking.connect(masters, admin_timeout_ms=min(timeout_ms, ADMIN_TIMEOUT_MS), rpc_timeout_ms=timeout_ms)
+    client = kudu.connect(masters, admin_timeout_ms=min(timeout_ms, ADMIN_TIMEOUT_MS), rpc_timeout_ms=timeout_ms)
     if "pyspark.worker" in sys.modules:
         # A Spark worker collects garbage after every task, 10 to 30 ms with the libraries loaded here. What is alive
         # now lives on.
@@ -312,11 +312,11 @@ def _connect(masters: str, timeout_ms: int) -> blocking.Client:
 @contextmanager
 def _named_errors(masters: str, table: str) -> Iterator[None]:
     """Raises what Spark's users expect, with the cluster and the table in the message."""
-    from kudu_py.client import errors
+    import kudu_py.client as kudu
 
     try:
         yield
-    except (errors.KuduUnavailable, errors.KuduTimeout, errors.KuduOutcomeUnknown) as error:
+    except (kudu.KuduUnavailable, kudu.KuduTimeout, kudu.KuduOutcomeUnknown) as error:
         raise ConnectionError(f"table {table} at {masters}: {error.message}") from error
-    except errors.KuduBadStatus as error:
+    except kudu.KuduBadStatus as error:
         raise ValueError(f"table {table} at {masters}: {error.message}") from error

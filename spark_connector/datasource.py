@@ -37,6 +37,11 @@ class KuduDataSource(DataSource):
         """
         options = parse(self.options)
         view = open_table(options)
+        if not schema.fields:
+            raise ValueError(
+                f"the schema of the read has no columns, and Spark takes no rows without columns: give one column of "
+                f"table {view.name}, such as {view.columns[0].name!r}"
+            )
         _check_user_schema(spark_schema(view, options, every=True), schema, view.name)
         return KuduReader(options, schema)
 
@@ -53,7 +58,7 @@ class KuduDataSource(DataSource):
                 "afresh, delete the table and create it again"
             )
         check_frame(open_table(options), schema, options)
-        return KuduWriter(options, tuple(schema.names))
+        return KuduWriter(options)
 
 
 def spark_schema(view: TableView, options: KuduOptions, *, every: bool = False) -> StructType:
@@ -72,6 +77,8 @@ def spark_schema(view: TableView, options: KuduOptions, *, every: bool = False) 
         for column in view.columns
     }
     names = options.columns if options.columns and not every else tuple(by_name)
+    if len(set(names)) != len(names):
+        raise ValueError(f"option kudu.columns has a column twice: {', '.join(names)}")
     for name in names:
         if name not in by_name:
             raise ValueError(f"table {view.name} has no column {name!r}; it has {', '.join(by_name)}")
@@ -87,4 +94,8 @@ def _check_user_schema(table: StructType, wanted: StructType, name: str) -> None
             raise ValueError(
                 f"column {field.name!r} of table {name} is {fields[field.name].dataType.simpleString()}, "
                 f"not {field.dataType.simpleString()}"
+            )
+        if fields[field.name].nullable and not field.nullable:
+            raise ValueError(
+                f"column {field.name!r} of table {name} may be null: it must be nullable in the schema, too"
             )

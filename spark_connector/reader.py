@@ -1,13 +1,13 @@
 """Scan tokens to input partitions to Arrow batches; filter push-down.
 
-All partitions read at one snapshot, chosen once while planning: it holds every write acknowledged before, and a
-    retried task reads the same rows again.
+All partitions read at one snapshot, chosen once while planning: it holds every write acknowledged before, and a retried
+task reads the same rows again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import datasource as ds
@@ -18,18 +18,15 @@ from pyspark.sql.types import StructType
 from spark_connector.cluster import plan_scan, scan_token
 from spark_connector.options import KuduOptions
 
-
-@dataclass
-class KuduPartition(InputPartition):
-    """One tablet's part of a scan: a token of the client, plain bytes."""
-
-    token: bytes
+IN_VALUES_MAX = 65_536
+"""A server takes no longer list; Spark filters by longer ones itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One condition that the servers apply exactly as Spark would: operator is of `==, <, <=, >, >=, in, is null, is
-    not null`.
+class Condition(NamedTuple):
+    """One condition that the servers apply exactly as Spark would.
+
+    Attributes:
+        operator: of ==, <, <=, >, >=, in, is null, is not null.
     """
 
     column: str
@@ -59,53 +56,58 @@ class KuduReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self._conditions: list[Condition] = []
-        self.pushFilters = _PushDown(self)  # type: ignore[assignment,method-assign]
+        self.pushFilters = _PushDown(self)  # type: ignore[method-assign]
 
     def take_filters(self, filters: list[ds.Filter]) -> Iterator[ds.Filter]:
         """Keeps the filters that the servers apply exactly; yields the others, which stay with Spark."""
         for each in filters:
-            condition = to_condition(each)
-            if condition is None:
-                yield each
+            conditions = to_conditions(each)
+            if conditions:
+                self._conditions += conditions
             else:
-                self._conditions.append(condition)
+                yield each
 
     def partitions(self) -> list[InputPartition]:
-        """One partition for each tablet that can hold a matching row."""
-        # An empty list would become one partition without a token.
-        tokens = plan_scan(self._options, tuple(self._schema.names), tuple(self._conditions))
-        return [KuduPartition(0, token) for token in tokens] or [KuduPartition(0, b"")]  # type: ignore[call-arg]
+        """One partition for each tablet that can hold a matching row. (Spark makes an empty list one partition whose
+        value is None.)
+        """
+        return [InputPartition(token) for token in plan_scan(self._options, self._schema.names, self._conditions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, with exactly the schema Spark expects."""
-        assert isinstance(partition, KuduPartition)
-        if not partition.token:
+        if partition.value is None:
             return
         expected = to_arrow_schema(self._schema, timezone="UTC")
-        for batch in scan_token(self._options, partition.token):
-            if batch.num_rows:
+        for batch in scan_token(self._options, partition.value):
+            # Types are equal but for nullability, which Spark compares, too. A batch without columns has no arrays that
+            # could tell the number of its rows.
+            if expected.names:
                 columns = [batch.column(name) for name in expected.names]
-                yield pa.RecordBatch.from_arrays(columns, schema=expected) if columns else batch
+                yield pa.RecordBatch.from_arrays(columns, schema=expected)
+            else:
+                yield batch
 
 
-def to_condition(pushed: ds.Filter) -> Condition | None:
-    """The condition equal to a filter of Spark's, or None if there is none that gives exactly the same rows.
+def to_conditions(pushed: ds.Filter) -> list[Condition]:
+    """Conditions that together give exactly the rows of a filter of Spark's; none if that cannot be.
 
-    The servers order NaN as Spark does. Not taken: lists that hold a null, `<=>` with null, and text patterns.
+    The servers order NaN, -0.0 and strings as Spark does. Not taken: negations, `<=>` with null, lists that hold a null
+    (no row that is not in the list is "not in" it) or very many values, and text patterns but for a common beginning.
     """
     attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(attribute) != 1:
-        return None
+        return []
     column = attribute[0]
     if isinstance(pushed, ds.IsNull):
-        return Condition(column, "is null")
+        return [Condition(column, "is null")]
     if isinstance(pushed, ds.IsNotNull):
-        return Condition(column, "is not null")
+        return [Condition(column, "is not null")]
     if isinstance(pushed, ds.In):
         values = list(pushed.value)
-        if any(value is None for value in values):
-            return None
-        return Condition(column, "in", values)
+        taken = len(values) <= IN_VALUES_MAX and not any(value is None for value in values)
+        return [Condition(column, "in", values)] if taken else []
+    if isinstance(pushed, ds.StringStartsWith):
+        return _beginning(column, pushed.value)
     operator = {
         ds.EqualTo: "==",
         ds.EqualNullSafe: "==",
@@ -115,6 +117,19 @@ def to_condition(pushed: ds.Filter) -> Condition | None:
         ds.GreaterThanOrEqual: ">=",
     }.get(type(pushed))
     if operator is None:
-        return None
+        return []
     value = pushed.value  # type: ignore[attr-defined]
-    return None if value is None else Condition(column, operator, value)
+    return [] if value is None else [Condition(column, operator, value)]
+
+
+def _beginning(column: str, prefix: str) -> list[Condition]:
+    """The range of texts that begin with `prefix`: UTF-8 bytes are in the order of code points."""
+    conditions = [Condition(column, ">=", prefix)]
+    for i in range(len(prefix) - 1, -1, -1):
+        following = ord(prefix[i]) + 1
+        if following == 0xD800:
+            following = 0xE000  # no text has surrogates
+        if following <= 0x10FFFF:
+            conditions.append(Condition(column, "<", prefix[:i] + chr(following)))
+            break
+    return conditions

@@ -1,4 +1,4 @@
-"""Arrow batches of a task to a session.
+"""Arrow batches of a task to the table; which frames and rows are refused, and what is said then.
 
 A task may run twice. Each attempt is a client of its own (a second attempt may batch its rows differently, so it must
 not be answered from what the first one did), and what the first attempt wrote stays: `upsert`, the default, and the
@@ -7,25 +7,27 @@ not be answered from what the first one did), and what the first attempt wrote s
 
 from __future__ import annotations
 
-import gc
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from spark_connector.cluster import TableView, write_batches
+from spark_connector.cluster import RefusedRow, TableView, WriteOutcome, write_batches
 from spark_connector.options import KuduOptions
 from spark_connector.type_mapping import to_kudu, to_spark
 
 
 @dataclass
 class KuduCommit(WriterCommitMessage):
-    """What one task wrote: rows sent, rows that an `_ignore` operation left out are counted as sent; seconds in the
-    task.
+    """What one task wrote.
+
+    Attributes:
+        rows: rows sent; those that an `_ignore` operation left alone are among them.
+        seconds: from the task's first row to the last acknowledgement.
     """
 
     rows: int
@@ -35,9 +37,8 @@ class KuduCommit(WriterCommitMessage):
 class KuduWriter(DataSourceArrowWriter):
     """One batch write to a table."""
 
-    def __init__(self, options: KuduOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: KuduOptions) -> None:
         self._options = options
-        self._columns = columns
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Writes the rows of one task; every row is durable on a majority when it returns.
@@ -46,14 +47,47 @@ class KuduWriter(DataSourceArrowWriter):
             ValueError: rows were refused; names some of them and says why.
         """
         started = time.perf_counter()
-        rows = write_batches(self._options, iterator)
-        return KuduCommit(rows, time.perf_counter() - started)
+        outcome = write_batches(self._options, iterator)
+        if outcome.refused:
+            raise ValueError(_refusal(self._options, outcome))
+        return KuduCommit(outcome.row_count, time.perf_counter() - started)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Rows are durable already: there is nothing left to do."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Rows that were written stay; the write may be run again."""
+
+
+_ADVICE = {
+    ("insert", "ALREADY_PRESENT"): "A task that Spark runs again meets the rows of its first attempt: use "
+    "kudu.operation insert_ignore, which leaves such rows alone, or upsert, which writes them again",
+    ("update", "NOT_FOUND"): "Use kudu.operation update_ignore to leave missing rows alone, or upsert to insert them",
+    ("delete", "NOT_FOUND"): "A task that Spark runs again misses the rows that its first attempt deleted: use "
+    "kudu.operation delete_ignore",
+}
+
+
+def _refusal(options: KuduOptions, outcome: WriteOutcome) -> str:
+    first = outcome.refused[0]
+    unknown = [row for row in outcome.refused if row.is_unknown]
+    if unknown:
+        return (
+            f"{options.operation} into table {options.table}: no answer came in time for some rows, such as "
+            f"{_keys(unknown)}; they may have been written or not ({unknown[0].message}). An upsert can be run again"
+        )
+    context = TaskContext.get()
+    attempt = context.attemptNumber() if context is not None else 0
+    again = f" This is attempt {attempt + 1} of the task." if attempt else ""
+    advice = _ADVICE.get((options.operation, first.code), "")
+    return (
+        f"{options.operation} into table {options.table} was refused for some rows ({first.code}), such as "
+        f"{_keys(outcome.refused)}: {first.message}.{again} {advice}".rstrip()
+    )
+
+
+def _keys(rows: Iterable[RefusedRow]) -> str:
+    return "; ".join(", ".join(f"{name}={value!r:.100}" for name, value in row.key.items()) for row in rows)
 
 
 def check_frame(view: TableView, schema: StructType, options: KuduOptions) -> None:
@@ -99,9 +133,3 @@ def check_frame(view: TableView, schema: StructType, options: KuduOptions) -> No
             raise ValueError(
                 f"a delete takes the key columns alone; leave out {', '.join(more)}, such as with frame.select(...)"
             )
-
-
-if "pyspark.worker" in sys.modules:
-    # A Spark worker collects garbage after every task, 10 to 30 ms with the libraries loaded here. What is alive now
-    # lives on.
-    gc.freeze()
