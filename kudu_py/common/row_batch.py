@@ -154,8 +154,8 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
 def _is_compressed(metadata: pa.Buffer) -> bool:
     """Whether a record batch message names a body compression: field 3 of `RecordBatch`, field 2 of `Message`.
 
-    pyarrow shows no such thing. The metadata is a flatbuffer that pyarrow has verified: a table begins with the distance
-    back to its vtable, which holds 16-bit offsets of its fields, 0 for those that are absent.
+    pyarrow shows no such thing. The metadata is a flatbuffer that pyarrow has verified: a table begins with the
+    distance back to its vtable, which holds 16-bit offsets of its fields, 0 for those that are absent.
     """
     content = metadata.to_pybytes()
 
@@ -219,7 +219,7 @@ def validate(batch: RowBatch) -> None:
             if offending.any():
                 row = int(np.flatnonzero(offending)[0])
                 raise KuduError(
-                    ErrorCode.INVALID_MUTATION, f"row {row}: column {column.name!r} is not nullable but the value is null"
+                    ErrorCode.INVALID_MUTATION, f"row {row}: column {column.name!r} is not nullable but is null"
                 )
     _validate_missing(batch)
 

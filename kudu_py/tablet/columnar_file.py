@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from kudu_py.common.key_encoding import I64, U64, Bools
-from kudu_py.env.disk import Disk
+from kudu_py.env.disk import Buffer, Disk
 from kudu_py.tablet.block_file import BlockFileWriter, damaged
 from kudu_py.tablet.records import FileRecord
 
@@ -60,7 +60,8 @@ class ColumnarFileWriter:
         ]
         self._short = False
         self._file = BlockFileWriter(disk, directory, name)
-        self._file.append(schema.serialize())
+        self._head = schema.serialize()
+        self._file.append(self._head)
 
     @property
     def rows(self) -> int:
@@ -123,7 +124,7 @@ class ColumnarFileWriter:
             writer.write_batch(directory)
         content = sink.getvalue()
         self._file.append(content)
-        checksum = xxhash.xxh3_64_intdigest(content)
+        checksum = _frame_checksum(self._head, content, self._chunk_rows, self._rows)
         self._file.append(_TRAILER.pack(_MAGIC, _VERSION, self._chunk_rows, self._rows, offset, content.size, checksum))
         return self._file.finish()
 
@@ -146,8 +147,9 @@ class ColumnarFile:
         if offset + size != len(content) - _TRAILER.size:
             raise damaged(self.path, "its trailer does not find the directory")
         table = content[offset : offset + size]
-        if xxhash.xxh3_64_intdigest(table) != checksum:
-            raise damaged(self.path, "the checksum of its directory is wrong")
+        head = content[: 8 + int.from_bytes(content[4:8], "little")]
+        if _frame_checksum(head, table, chunk_rows, rows) != checksum:
+            raise damaged(self.path, "the checksum of its schema and directory is wrong")
         self.content = content
         self.chunk_rows: int = chunk_rows
         self.rows: int = rows
@@ -158,8 +160,7 @@ class ColumnarFile:
         self._heads: list[int] = self._numbers("head").tolist()
         self.row_counts: list[int] = self._numbers("rows").tolist()
         self.chunk_count = len(self._offsets)
-        first = self._offsets[0] if self._offsets else offset - len(_END_OF_STREAM)
-        self.schema: pa.Schema = pa.ipc.read_schema(pa.py_buffer(content[:first]))
+        self.schema: pa.Schema = pa.ipc.read_schema(pa.py_buffer(head))
         self._positions = {name: i for i, name in enumerate(self.schema.names)}
         self._batches: list[pa.RecordBatch | None] = [None] * self.chunk_count
         self._checksums: list[U64] = [self._numbers(f"checksum_{i}") for i in range(len(self._positions))]
@@ -213,6 +214,14 @@ class ColumnarFile:
         if head > size or xxhash.xxh3_64_intdigest(message[:head]) != self._heads[chunk]:
             raise damaged(self.path, f"the checksum of the head of chunk {chunk} is wrong")
         return pa.ipc.read_record_batch(pa.py_buffer(message), self.schema)
+
+
+def _frame_checksum(head: Buffer, directory: Buffer, chunk_rows: int, rows: int) -> int:
+    """Of everything in the file that is not a chunk."""
+    digest = xxhash.xxh3_64(head)
+    digest.update(directory)
+    digest.update(struct.pack("<QQ", chunk_rows, rows))
+    return digest.intdigest()
 
 
 def _column_checksum(column: pa.Array) -> int:

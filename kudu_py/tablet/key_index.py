@@ -180,23 +180,33 @@ class KeyIndex:
     def _find_cold(self, hashes: U64, keys: KeyBatch, found: I64, rows_of: I64) -> None:
         """Asks the runs; writes answers to `found[rows_of[i]]` for row i."""
 
+        left = np.arange(len(hashes))
+
         def verify(rows: I64, candidates: I64) -> Bools:
-            live = np.flatnonzero(~self.dead.contains(candidates))
-            same = np.zeros(len(rows), np.bool_)
-            if len(live) == len(rows):
+            rows = left[rows]
+            live = np.flatnonzero(~self.dead.contains(candidates)) if self.dead.count else None
+            if live is None or len(live) == len(rows):
                 return self.locations.equal(keys, rows, candidates)
+            same = np.zeros(len(rows), np.bool_)
             if len(live):
                 same[live] = self.locations.equal(keys, rows[live], candidates[live])
             return same
 
         for run in self.runs:
-            rows, row_ids = run.find(hashes, verify)
+            rows, row_ids = run.find(hashes[left] if len(left) < len(hashes) else hashes, verify)
             if len(rows):
-                found[rows_of[rows]] = row_ids
+                found[rows_of[left[rows]]] = row_ids
+                missing = np.ones(len(left), np.bool_)
+                missing[rows] = False
+                left = left[missing]
+                if not len(left):
+                    return
 
 
 def _equal(memrowset: MemRowSet, keys: KeyBatch, rows: I64, positions: I64) -> Bools:
-    mine = keys if len(rows) == keys.rows else keys.take(rows)
+    # Rows rise unless they are one row again and again: these ends mean all rows, in order.
+    whole = len(rows) == keys.rows and rows[0] == 0 and rows[-1] == keys.rows - 1
+    mine = keys if whole else keys.take(rows)
     return mine.equal(memrowset.keys_at(positions))
 
 

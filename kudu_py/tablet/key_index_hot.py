@@ -251,10 +251,11 @@ class HotIndex:
 
     def _find_spilled(self, hashes: U64, found: I64, verify: Verify) -> None:
         for row in np.flatnonzero(found < 0).tolist():
-            for row_id in self._spilled.get(int(hashes[row]) >> 32, ()):
-                if verify(np.array([row]), np.array([row_id]))[0]:
-                    found[row] = row_id
-                    break
+            candidates = np.array(self._spilled.get(int(hashes[row]) >> 32, ()), np.int64)
+            if len(candidates):
+                true = np.flatnonzero(verify(np.full(len(candidates), row), candidates))
+                if len(true):
+                    found[row] = candidates[true[0]]
 
     # -- growth -------------------------------------------------------------------------------------------------------
 

@@ -349,7 +349,7 @@ class Tablet:
         if spec.timestamp < self._records.history_start:
             raise KuduError(
                 ErrorCode.INVALID_SNAPSHOT,
-                f"snapshot {spec.timestamp} lies before the history kept, which begins at {self._records.history_start}",
+                f"snapshot {spec.timestamp} lies before the history kept, that begins at {self._records.history_start}",
             )
         bound = scanning.bind(self._schema, spec, self._read_defaults())
         return scanning.scan(self._sources(), bound)

@@ -99,11 +99,17 @@ class TabletRig:
         """Applies rows given by column."""
         return self.apply(batch_of(self.schema, operation, columns))
 
+    def alter(self, schema: Schema) -> None:
+        """Takes a new schema at the next OpId. Replay after `reopen` does not repeat it: flush first."""
+        self.index += 1
+        self.tablet.alter_schema(schema, OpId(1, self.index))
+        self.schema = schema
+
     def flush(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Flushes; `meanwhile` runs between the freeze and the work."""
         plan = self.tablet.begin_flush()
         meanwhile()
-        self._carry_out(plan)
+        self.carry_out(plan)
 
     def compact(self, history_start: int = 0, meanwhile: Callable[[], None] = lambda: None) -> bool:
         """Compacts once; whether there was anything to do."""
@@ -111,10 +117,11 @@ class TabletRig:
         if plan is None:
             return False
         meanwhile()
-        self._carry_out(plan)
+        self.carry_out(plan)
         return True
 
-    def _carry_out(self, plan: FlushPlan | CompactionPlan | RunMergePlan) -> None:
+    def carry_out(self, plan: FlushPlan | CompactionPlan | RunMergePlan) -> None:
+        """Runs a plan and publishes what it wrote."""
         result = plan.run(self.disk)
         self.records = self.tablet.records_after(result)
         for file in self.tablet.finish(result):

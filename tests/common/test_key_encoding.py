@@ -13,7 +13,7 @@ import pytest
 from kudu_py.common.key_encoding import KeyBatch, decode_key, encode_key, encode_keys, hash_scalars, radix_order
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
 
-_UTC = datetime.timezone.utc
+_UTC = datetime.UTC
 _EXAMPLES = {
     DataType.INT8: [-128, -1, 0, 1, 127],
     DataType.INT16: [-(1 << 15), -256, 0, 255, (1 << 15) - 1],
