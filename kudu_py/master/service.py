@@ -35,6 +35,7 @@ from kudu_py.rpc.dialer import Dialer
 _log = structlog.get_logger(__name__)
 
 _PEER_MASTER_TIMEOUT_S = 1.0
+_REIGN_PATIENCE_S = 1.0
 _UNKNOWN_TABLETS_LOGGED_MAX = 10
 
 
@@ -121,17 +122,17 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
         heartbeat = codec.heartbeat_from_pb(request)
         was_known = self._registry.get(heartbeat.server) is not None
         server = self._registry.take_heartbeat(heartbeat, self._clock.monotonic())
-        answer = master_pb2.TSHeartbeatResponse(
-            master_uuid=self._registration().uuid,
-            # Until it has read the catalog it takes no reports, as little as a follower.
-            is_leader=self._sys_catalog.leading_term is not None and self._committer.reign is not None,
-            needs_reregister=server is None,
-        )
+        answer = master_pb2.TSHeartbeatResponse(master_uuid=self._registration().uuid, needs_reregister=server is None)
         if server is not None and not was_known:
             _log.info("tablet_server_registered", server=server.uuid, address=server.registration.rpc_address)
-        reign = self._committer.reign
-        if not answer.is_leader or reign is None:
+        if self._sys_catalog.leading_term is None:
             return answer
+        # A new leader that still reads the catalog takes no reports, as little as a follower. It will in a moment, and
+        # clients wait for what the report says.
+        reign = await self._committer.wait_for_reign(_REIGN_PATIENCE_S)
+        if reign is None:
+            return answer
+        answer.is_leader = True
         if server is None:
             answer.needs_full_tablet_report = True
             return answer

@@ -30,6 +30,7 @@ A caller that is cancelled stops waiting; from step 3 on the operation goes on w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from enum import IntEnum, unique
 from typing import NamedTuple, Protocol
@@ -163,6 +164,7 @@ class Committer:
         self._on_published = on_published
         self._on_doubt = on_doubt
         self._reign: Reign | None = None
+        self._reigns = asyncio.Event()
         self._writes: set[asyncio.Task[None]] = set()
 
     @property
@@ -185,15 +187,24 @@ class Committer:
             )
         return self._reign
 
+    async def wait_for_reign(self, timeout_s: float) -> Reign | None:
+        """The present reign, or the next one if it begins in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._reigns.wait()
+        return self._reign
+
     def begin(self, term: int, state: CatalogState) -> Reign:
         """Serves `state`, which holds everything that was committed before `term`'s first own entry, from now on."""
         assert self._reign is None, f"the reign of term {self._reign.term} is not over"
         self._reign = Reign(term, state)
+        self._reigns.set()
         return self._reign
 
     def end(self) -> None:
         """Drops the snapshot; whoever waits for a write is told that its outcome is unknown. Idempotent."""
         reign, self._reign = self._reign, None
+        self._reigns.clear()
         if reign is not None and not reign.ended.done():
             reign.ended.set_result(None)
 
