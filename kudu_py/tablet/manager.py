@@ -351,8 +351,8 @@ class TabletManager:
         )
 
     async def _delete(self, key: TabletId, reason: str, expected_config_index_max: int | None) -> None:
+        replica = self.replica(key)
         with self._transition(key, "being deleted"):
-            replica = self.replica(key)
             self._require_config_index(replica, expected_config_index_max)
             last_op_id = await self._stop_for_deletion(replica)
             context = self._context

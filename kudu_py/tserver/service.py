@@ -16,7 +16,7 @@ from kudu_py.common.schema import Schema
 from kudu_py.common.wire import partition_to_pb, predicates_from_pb
 from kudu_py.env.clock import HybridClock
 from kudu_py.env.workers import Workers
-from kudu_py.pb import common_pb2, tserver_pb2
+from kudu_py.pb import tserver_pb2
 from kudu_py.pb.tserver_pb2_grpc import TabletServerServiceServicer
 from kudu_py.rpc.server import serve_stream
 from kudu_py.tablet.digest import digest_of
@@ -67,11 +67,18 @@ class TabletServerServicer(TabletServerServiceServicer):
     def WriteStream(
         self, request_iterator: AsyncIterator[tserver_pb2.WriteStreamRequest], context: Any
     ) -> AsyncIterator[tserver_pb2.WriteStreamResponse]:
-        return serve_stream(request_iterator, self._write_item, _write_error, in_flight_max=WRITES_PER_STREAM_MAX)
+        return serve_stream(
+            request_iterator,
+            lambda message: message.items,
+            self._write_item,
+            lambda item, error: tserver_pb2.WriteStreamResponse.Item(id=item.id, error=error),
+            lambda answers: tserver_pb2.WriteStreamResponse(items=answers),
+            in_flight_max=WRITES_PER_STREAM_MAX,
+        )
 
-    async def _write_item(self, item: tserver_pb2.WriteStreamRequest) -> tserver_pb2.WriteStreamResponse:
+    async def _write_item(self, item: tserver_pb2.WriteStreamRequest.Item) -> tserver_pb2.WriteStreamResponse.Item:
         response = await self._manager.replica(item.request.tablet_id).write(item.request)
-        return tserver_pb2.WriteStreamResponse(id=item.id, response=response)
+        return tserver_pb2.WriteStreamResponse.Item(id=item.id, response=response)
 
     async def Scan(self, request: tserver_pb2.ScanRequest, context: Any) -> AsyncIterator[tserver_pb2.ScanResponse]:
         replica = self._manager.replica(request.tablet_id)
@@ -155,12 +162,6 @@ class TabletServerServicer(TabletServerServiceServicer):
         self, request: tserver_pb2.GetServerClockRequest, context: Any
     ) -> tserver_pb2.GetServerClockResponse:
         return tserver_pb2.GetServerClockResponse(timestamp=self._hybrid_clock.now())
-
-
-def _write_error(
-    item: tserver_pb2.WriteStreamRequest, error: common_pb2.ErrorDetail
-) -> tserver_pb2.WriteStreamResponse:
-    return tserver_pb2.WriteStreamResponse(id=item.id, error=error)
 
 
 class ScanPlan:

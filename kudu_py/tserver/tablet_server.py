@@ -248,6 +248,13 @@ class TabletServer:
         self.is_serving = False
         await self._parts.aclose()
 
+    async def abandon(self) -> None:
+        """Falls silent without another word to disk or network, as a process that was killed; for the simulator."""
+        self.is_serving = False
+        await self._tasks.__aexit__(None, None, None)
+        for _, consensus in self.manager.consensus_all():
+            await consensus.stop()
+
     async def _expire_scans(self) -> None:
         while True:
             await asyncio.sleep(EXPIRE_EVERY_S)

@@ -1,0 +1,104 @@
+"""What is flushed next, and that it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kudu_py.common.ids import TabletId
+from kudu_py.common.row_batch import RowOperation
+from kudu_py.tablet.compaction import CompactionOptions
+from kudu_py.tablet.tablet import TabletOptions
+from kudu_py.testing.replica_group import TESTING_OPTIONS, batch_of, request_of
+from kudu_py.testing.sim_tserver import TESTING_SETTINGS
+from kudu_py.tserver.maintenance import FlushNeed, MaintenanceOptions, choose_flush
+
+Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
+OPTIONS = MaintenanceOptions(flush_age_s=120, flush_age_bytes_min=1000, flush_age_max_s=3600)
+
+
+def need(name: str, unflushed_bytes: int, *, wants_flush: bool = False, age_s: float = 0) -> FlushNeed:
+    return FlushNeed(TabletId(name), unflushed_bytes, wants_flush, age_s)
+
+
+@pytest.mark.parametrize(
+    ("needs", "is_under_pressure", "chosen"),
+    [
+        ([], True, None),
+        ([need("a", 0, age_s=9999)], True, None),
+        ([need("a", 10), need("b", 20)], False, None),
+        ([need("a", 10), need("b", 20)], True, "b"),
+        ([need("a", 900, wants_flush=True), need("b", 500, wants_flush=True), need("c", 2000)], False, "a"),
+        ([need("a", 900, wants_flush=True), need("c", 2000)], True, "c"),
+        ([need("a", 999, age_s=200), need("b", 1000, age_s=121), need("c", 5000, age_s=119)], False, "b"),
+        ([need("a", 1, age_s=3600), need("b", 1000, age_s=3000)], False, "a"),
+        ([need("a", 1000, age_s=9000), need("b", 10, wants_flush=True)], False, "b"),
+    ],
+)
+def test_what_is_flushed_next(needs: list[FlushNeed], is_under_pressure: bool, chosen: str | None):
+    assert choose_flush(needs, OPTIONS, is_under_pressure=is_under_pressure) == chosen
+
+
+def test_memory_stays_bounded_while_writes_go_on(simulate: Simulate, serving: Any):
+    settings = replace(
+        TESTING_SETTINGS,
+        replica=replace(TESTING_OPTIONS, tablet=TabletOptions(flush_bytes=200_000)),
+        maintenance=MaintenanceOptions(poll_s=0.01),
+    )
+
+    async def main() -> None:
+        async with serving(settings=settings) as servers:
+            tablet_id, stub = await servers.create(), servers.stub()
+            server = servers.servers[0].tablet_server
+            highest = 0
+            for step in range(60):
+                rows = [(key, key, "x" * 40) for key in range(step * 500, step * 500 + 500)]
+                await stub.Write(request_of(tablet_id, batch_of(rows)))
+                highest = max(highest, server.memory.used_bytes)
+            assert server.maintenance.flushes >= 3
+            assert highest < 1_500_000
+            assert server.manager.replica(tablet_id).tablet.row_count == 30_000
+
+    simulate(main())
+
+
+def test_old_rows_are_flushed_however_few(simulate: Simulate, serving: Any):
+    settings = replace(TESTING_SETTINGS, maintenance=MaintenanceOptions(flush_age_max_s=30.0))
+
+    async def main() -> None:
+        async with serving(settings=settings) as servers:
+            tablet_id = await servers.create()
+            await servers.stub().Write(request_of(tablet_id, batch_of([(1, 1, None)])))
+            await asyncio.sleep(29.0)
+            assert servers.servers[0].tablet_server.maintenance.flushes == 0
+            await asyncio.sleep(2.0)
+            assert servers.servers[0].tablet_server.maintenance.flushes == 1
+
+    simulate(main())
+
+
+def test_files_that_pile_up_are_compacted(simulate: Simulate, serving: Any):
+    settings = replace(
+        TESTING_SETTINGS,
+        replica=replace(TESTING_OPTIONS, tablet=TabletOptions(compaction=CompactionOptions(rowsets_min=3))),
+    )
+
+    async def main() -> None:
+        async with serving(settings=settings) as servers:
+            tablet_id, stub = await servers.create(), servers.stub()
+            server = servers.servers[0].tablet_server
+            replica = server.manager.replica(tablet_id)
+            for step in range(6):
+                rows = [(key, step, None) for key in range(step * 50, step * 50 + 100)]
+                await stub.Write(request_of(tablet_id, batch_of(rows, RowOperation.UPSERT)))
+                await replica.checkpointer.flush()
+            await asyncio.sleep(5.0)
+            assert server.maintenance.compactions > 0
+            assert len(replica.tablet.records.rowsets) < 3
+            assert replica.tablet.row_count == 350
+
+    simulate(main())
