@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     Stream = grpc.aio.StreamStreamCall[tserver_pb2.WriteStreamRequest, tserver_pb2.WriteStreamResponse]
 
 Answer = tserver_pb2.WriteResponse | KuduError
+MESSAGE_BYTES = 1 << 20
+"""A message is full with so many bytes of rows; the last Write that fits may go beyond."""
+
 OnAnswer = Callable[[Answer], None]
 """Called exactly once, unless the sending was cancelled; never from within `send`."""
 
@@ -176,21 +179,31 @@ class WriteLink:
                 await self._wake
                 self._wake = None
                 continue
+            message = self._next_message()
+            if message.items:
+                await stream.write(message)
+
+    def _next_message(self) -> tserver_pb2.WriteStreamRequest:
+        """Everything that waits, as far as window and size allow: a message costs far more than an item in it."""
+        message = tserver_pb2.WriteStreamRequest()
+        size = 0
+        while self._waiting and self._on_stream < self._window and size < MESSAGE_BYTES:
             number = self._waiting.popleft()
             sending = self._unanswered.get(number)
             if sending is not None:
                 self._on_stream += 1
-                await stream.write(tserver_pb2.WriteStreamRequest(id=number, request=sending[0]))
+                size += len(sending[0].rows)
+                message.items.add(id=number, request=sending[0])
+        return message
 
     async def _read(self, stream: Stream) -> None:
         loop = asyncio.get_running_loop()
         async for message in stream:
             self._heard_at = loop.time()
-            self._on_stream -= 1
-            if message.WhichOneof("outcome") == "error":
-                self._answer(message.id, from_error_detail(message.error))
-            else:
-                self._answer(message.id, message.response)
+            self._on_stream -= len(message.items)
+            for item in message.items:
+                is_error = item.WhichOneof("outcome") == "error"
+                self._answer(item.id, from_error_detail(item.error) if is_error else item.response)
             if self._waiting:
                 self._wake_writer()
 

@@ -26,49 +26,53 @@ from kudu_py.pb import common_pb2 as kudu__py_dot_pb_dot_common__pb2
 from kudu_py.pb import consensus_pb2 as kudu__py_dot_pb_dot_consensus__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kudu_py/pb/tserver.proto\x12\x0fkudu.tserver.v1\x1a\x17kudu_py/pb/common.proto\x1a\x1akudu_py/pb/consensus.proto\"\xb6\x01\n\x0cWriteRequest\x12\x11\n\ttablet_id\x18\x01 \x01(\t\x12\x16\n\x0eschema_version\x18\x02 \x01(\r\x12\x0c\n\x04rows\x18\x03 \x01(\x0c\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x1a\n\x12\x66irst_attempt_time\x18\x06 \x01(\x06\x12\x12\n\ncolumn_ids\x18\x07 \x03(\x05\x12\x18\n\x10has_unset_column\x18\x08 \x01(\x08\"J\n\x08RowError\x12\x11\n\trow_index\x18\x01 \x01(\r\x12+\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x1d.kudu.tserver.v1.RowErrorCode\"Q\n\rWriteResponse\x12\x11\n\ttimestamp\x18\x01 \x01(\x06\x12-\n\nrow_errors\x18\x02 \x03(\x0b\x32\x19.kudu.tserver.v1.RowError\"P\n\x12WriteStreamRequest\x12\n\n\x02id\x18\x01 \x01(\x04\x12.\n\x07request\x18\x02 \x01(\x0b\x32\x1d.kudu.tserver.v1.WriteRequest\"\x8e\x01\n\x13WriteStreamResponse\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x32\n\x08response\x18\x02 \x01(\x0b\x32\x1e.kudu.tserver.v1.WriteResponseH\x00\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.kudu.common.v1.ErrorDetailH\x00\x42\t\n\x07outcome\"\xda\x02\n\x0bScanRequest\x12\x11\n\ttablet_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12\x33\n\npredicates\x18\x03 \x03(\x0b\x32\x1f.kudu.common.v1.ColumnPredicate\x12,\n\tread_mode\x18\x04 \x01(\x0e\x32\x19.kudu.tserver.v1.ReadMode\x12\x1a\n\x12snapshot_timestamp\x18\x05 \x01(\x06\x12\r\n\x05limit\x18\x06 \x01(\x04\x12\x18\n\x10\x62\x61tch_size_bytes\x18\x07 \x01(\r\x12\x12\n\ncount_only\x18\x08 \x01(\x08\x12\x0f\n\x07ordered\x18\t \x01(\x08\x12\x17\n\x0fstart_after_key\x18\n \x01(\x0c\x12\x17\n\x0f\x61llow_followers\x18\x0b \x01(\x08\x12\x16\n\x0eschema_version\x18\x0c \x01(\r\x12\x10\n\x08query_id\x18\r \x01(\t\"s\n\x0cScanResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\x11\n\trow_count\x18\x02 \x01(\x04\x12\x1a\n\x12snapshot_timestamp\x18\x03 \x01(\x06\x12\x14\n\x0c\x61rrow_schema\x18\x04 \x01(\x0c\x12\x10\n\x08last_key\x18\x05 \x01(\x0c\"Q\n\x0f\x43hecksumRequest\x12\x11\n\ttablet_id\x18\x01 \x01(\t\x12\x1a\n\x12snapshot_timestamp\x18\x02 \x01(\x06\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\"S\n\x10\x43hecksumResponse\x12\x10\n\x08\x63hecksum\x18\x01 \x01(\x06\x12\x11\n\trow_count\x18\x02 \x01(\x04\x12\x1a\n\x12snapshot_timestamp\x18\x03 \x01(\x06\"\x14\n\x12ListTabletsRequest\"\xfb\x02\n\x0cTabletStatus\x12\x11\n\ttablet_id\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\t\x12\x12\n\ntable_name\x18\x03 \x01(\t\x12\x34\n\ndata_state\x18\x04 \x01(\x0e\x32 .kudu.tserver.v1.TabletDataState\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.kudu.tserver.v1.TabletState\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12,\n\tpartition\x18\x07 \x01(\x0b\x32\x19.kudu.common.v1.Partition\x12\x16\n\x0eschema_version\x18\x08 \x01(\r\x12:\n\x0f\x63onsensus_state\x18\t \x01(\x0b\x32!.kudu.consensus.v1.ConsensusState\x12\x11\n\trow_count\x18\n \x01(\x04\x12\x15\n\ron_disk_bytes\x18\x0b \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x0c \x01(\x04\"E\n\x13ListTabletsResponse\x12.\n\x07tablets\x18\x01 \x03(\x0b\x32\x1d.kudu.tserver.v1.TabletStatus\"\x17\n\x15GetServerClockRequest\"+\n\x16GetServerClockResponse\x12\x11\n\ttimestamp\x18\x01 \x01(\x06*I\n\x0cRowErrorCode\x12\x15\n\x11UNKNOWN_ROW_ERROR\x10\x00\x12\x13\n\x0f\x41LREADY_PRESENT\x10\x01\x12\r\n\tNOT_FOUND\x10\x02*H\n\x08ReadMode\x12\x15\n\x11UNKNOWN_READ_MODE\x10\x00\x12\x0f\n\x0bREAD_LATEST\x10\x01\x12\x14\n\x10READ_AT_SNAPSHOT\x10\x02*i\n\x0fTabletDataState\x12\x1d\n\x19UNKNOWN_TABLET_DATA_STATE\x10\x00\x12\x12\n\x0e\x44OES_NOT_EXIST\x10\x01\x12\x0b\n\x07\x44\x45LETED\x10\x02\x12\x0b\n\x07\x43OPYING\x10\x03\x12\t\n\x05READY\x10\x04*\x7f\n\x0bTabletState\x12\x18\n\x14UNKNOWN_TABLET_STATE\x10\x00\x12\x0f\n\x0bNOT_STARTED\x10\x01\x12\x11\n\rBOOTSTRAPPING\x10\x02\x12\x0b\n\x07RUNNING\x10\x03\x12\n\n\x06\x46\x41ILED\x10\x04\x12\x0c\n\x08STOPPING\x10\x05\x12\x0b\n\x07STOPPED\x10\x06\x32\x90\x04\n\x13TabletServerService\x12\x46\n\x05Write\x12\x1d.kudu.tserver.v1.WriteRequest\x1a\x1e.kudu.tserver.v1.WriteResponse\x12\\\n\x0bWriteStream\x12#.kudu.tserver.v1.WriteStreamRequest\x1a$.kudu.tserver.v1.WriteStreamResponse(\x01\x30\x01\x12\x45\n\x04Scan\x12\x1c.kudu.tserver.v1.ScanRequest\x1a\x1d.kudu.tserver.v1.ScanResponse0\x01\x12O\n\x08\x43hecksum\x12 .kudu.tserver.v1.ChecksumRequest\x1a!.kudu.tserver.v1.ChecksumResponse\x12X\n\x0bListTablets\x12#.kudu.tserver.v1.ListTabletsRequest\x1a$.kudu.tserver.v1.ListTabletsResponse\x12\x61\n\x0eGetServerClock\x12&.kudu.tserver.v1.GetServerClockRequest\x1a\'.kudu.tserver.v1.GetServerClockResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kudu_py/pb/tserver.proto\x12\x0fkudu.tserver.v1\x1a\x17kudu_py/pb/common.proto\x1a\x1akudu_py/pb/consensus.proto\"\xb6\x01\n\x0cWriteRequest\x12\x11\n\ttablet_id\x18\x01 \x01(\t\x12\x16\n\x0eschema_version\x18\x02 \x01(\r\x12\x0c\n\x04rows\x18\x03 \x01(\x0c\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x1a\n\x12\x66irst_attempt_time\x18\x06 \x01(\x06\x12\x12\n\ncolumn_ids\x18\x07 \x03(\x05\x12\x18\n\x10has_unset_column\x18\x08 \x01(\x08\"J\n\x08RowError\x12\x11\n\trow_index\x18\x01 \x01(\r\x12+\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x1d.kudu.tserver.v1.RowErrorCode\"Q\n\rWriteResponse\x12\x11\n\ttimestamp\x18\x01 \x01(\x06\x12-\n\nrow_errors\x18\x02 \x03(\x0b\x32\x19.kudu.tserver.v1.RowError\"\x91\x01\n\x12WriteStreamRequest\x12\x37\n\x05items\x18\x01 \x03(\x0b\x32(.kudu.tserver.v1.WriteStreamRequest.Item\x1a\x42\n\x04Item\x12\n\n\x02id\x18\x01 \x01(\x04\x12.\n\x07request\x18\x02 \x01(\x0b\x32\x1d.kudu.tserver.v1.WriteRequest\"\xd0\x01\n\x13WriteStreamResponse\x12\x38\n\x05items\x18\x01 \x03(\x0b\x32).kudu.tserver.v1.WriteStreamResponse.Item\x1a\x7f\n\x04Item\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x32\n\x08response\x18\x02 \x01(\x0b\x32\x1e.kudu.tserver.v1.WriteResponseH\x00\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x1b.kudu.common.v1.ErrorDetailH\x00\x42\t\n\x07outcome\"\xda\x02\n\x0bScanRequest\x12\x11\n\ttablet_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x02 \x03(\t\x12\x33\n\npredicates\x18\x03 \x03(\x0b\x32\x1f.kudu.common.v1.ColumnPredicate\x12,\n\tread_mode\x18\x04 \x01(\x0e\x32\x19.kudu.tserver.v1.ReadMode\x12\x1a\n\x12snapshot_timestamp\x18\x05 \x01(\x06\x12\r\n\x05limit\x18\x06 \x01(\x04\x12\x18\n\x10\x62\x61tch_size_bytes\x18\x07 \x01(\r\x12\x12\n\ncount_only\x18\x08 \x01(\x08\x12\x0f\n\x07ordered\x18\t \x01(\x08\x12\x17\n\x0fstart_after_key\x18\n \x01(\x0c\x12\x17\n\x0f\x61llow_followers\x18\x0b \x01(\x08\x12\x16\n\x0eschema_version\x18\x0c \x01(\r\x12\x10\n\x08query_id\x18\r \x01(\t\"s\n\x0cScanResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x0c\x12\x11\n\trow_count\x18\x02 \x01(\x04\x12\x1a\n\x12snapshot_timestamp\x18\x03 \x01(\x06\x12\x14\n\x0c\x61rrow_schema\x18\x04 \x01(\x0c\x12\x10\n\x08last_key\x18\x05 \x01(\x0c\"Q\n\x0f\x43hecksumRequest\x12\x11\n\ttablet_id\x18\x01 \x01(\t\x12\x1a\n\x12snapshot_timestamp\x18\x02 \x01(\x06\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\"S\n\x10\x43hecksumResponse\x12\x10\n\x08\x63hecksum\x18\x01 \x01(\x06\x12\x11\n\trow_count\x18\x02 \x01(\x04\x12\x1a\n\x12snapshot_timestamp\x18\x03 \x01(\x06\"\x14\n\x12ListTabletsRequest\"\xfb\x02\n\x0cTabletStatus\x12\x11\n\ttablet_id\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\t\x12\x12\n\ntable_name\x18\x03 \x01(\t\x12\x34\n\ndata_state\x18\x04 \x01(\x0e\x32 .kudu.tserver.v1.TabletDataState\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.kudu.tserver.v1.TabletState\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12,\n\tpartition\x18\x07 \x01(\x0b\x32\x19.kudu.common.v1.Partition\x12\x16\n\x0eschema_version\x18\x08 \x01(\r\x12:\n\x0f\x63onsensus_state\x18\t \x01(\x0b\x32!.kudu.consensus.v1.ConsensusState\x12\x11\n\trow_count\x18\n \x01(\x04\x12\x15\n\ron_disk_bytes\x18\x0b \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x0c \x01(\x04\"E\n\x13ListTabletsResponse\x12.\n\x07tablets\x18\x01 \x03(\x0b\x32\x1d.kudu.tserver.v1.TabletStatus\"\x17\n\x15GetServerClockRequest\"+\n\x16GetServerClockResponse\x12\x11\n\ttimestamp\x18\x01 \x01(\x06*I\n\x0cRowErrorCode\x12\x15\n\x11UNKNOWN_ROW_ERROR\x10\x00\x12\x13\n\x0f\x41LREADY_PRESENT\x10\x01\x12\r\n\tNOT_FOUND\x10\x02*H\n\x08ReadMode\x12\x15\n\x11UNKNOWN_READ_MODE\x10\x00\x12\x0f\n\x0bREAD_LATEST\x10\x01\x12\x14\n\x10READ_AT_SNAPSHOT\x10\x02*i\n\x0fTabletDataState\x12\x1d\n\x19UNKNOWN_TABLET_DATA_STATE\x10\x00\x12\x12\n\x0e\x44OES_NOT_EXIST\x10\x01\x12\x0b\n\x07\x44\x45LETED\x10\x02\x12\x0b\n\x07\x43OPYING\x10\x03\x12\t\n\x05READY\x10\x04*\x7f\n\x0bTabletState\x12\x18\n\x14UNKNOWN_TABLET_STATE\x10\x00\x12\x0f\n\x0bNOT_STARTED\x10\x01\x12\x11\n\rBOOTSTRAPPING\x10\x02\x12\x0b\n\x07RUNNING\x10\x03\x12\n\n\x06\x46\x41ILED\x10\x04\x12\x0c\n\x08STOPPING\x10\x05\x12\x0b\n\x07STOPPED\x10\x06\x32\x90\x04\n\x13TabletServerService\x12\x46\n\x05Write\x12\x1d.kudu.tserver.v1.WriteRequest\x1a\x1e.kudu.tserver.v1.WriteResponse\x12\\\n\x0bWriteStream\x12#.kudu.tserver.v1.WriteStreamRequest\x1a$.kudu.tserver.v1.WriteStreamResponse(\x01\x30\x01\x12\x45\n\x04Scan\x12\x1c.kudu.tserver.v1.ScanRequest\x1a\x1d.kudu.tserver.v1.ScanResponse0\x01\x12O\n\x08\x43hecksum\x12 .kudu.tserver.v1.ChecksumRequest\x1a!.kudu.tserver.v1.ChecksumResponse\x12X\n\x0bListTablets\x12#.kudu.tserver.v1.ListTabletsRequest\x1a$.kudu.tserver.v1.ListTabletsResponse\x12\x61\n\x0eGetServerClock\x12&.kudu.tserver.v1.GetServerClockRequest\x1a\'.kudu.tserver.v1.GetServerClockResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kudu_py.pb.tserver_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROWERRORCODE']._serialized_start=1848
-  _globals['_ROWERRORCODE']._serialized_end=1921
-  _globals['_READMODE']._serialized_start=1923
-  _globals['_READMODE']._serialized_end=1995
-  _globals['_TABLETDATASTATE']._serialized_start=1997
-  _globals['_TABLETDATASTATE']._serialized_end=2102
-  _globals['_TABLETSTATE']._serialized_start=2104
-  _globals['_TABLETSTATE']._serialized_end=2231
+  _globals['_ROWERRORCODE']._serialized_start=1980
+  _globals['_ROWERRORCODE']._serialized_end=2053
+  _globals['_READMODE']._serialized_start=2055
+  _globals['_READMODE']._serialized_end=2127
+  _globals['_TABLETDATASTATE']._serialized_start=2129
+  _globals['_TABLETDATASTATE']._serialized_end=2234
+  _globals['_TABLETSTATE']._serialized_start=2236
+  _globals['_TABLETSTATE']._serialized_end=2363
   _globals['_WRITEREQUEST']._serialized_start=99
   _globals['_WRITEREQUEST']._serialized_end=281
   _globals['_ROWERROR']._serialized_start=283
   _globals['_ROWERROR']._serialized_end=357
   _globals['_WRITERESPONSE']._serialized_start=359
   _globals['_WRITERESPONSE']._serialized_end=440
-  _globals['_WRITESTREAMREQUEST']._serialized_start=442
-  _globals['_WRITESTREAMREQUEST']._serialized_end=522
-  _globals['_WRITESTREAMRESPONSE']._serialized_start=525
-  _globals['_WRITESTREAMRESPONSE']._serialized_end=667
-  _globals['_SCANREQUEST']._serialized_start=670
-  _globals['_SCANREQUEST']._serialized_end=1016
-  _globals['_SCANRESPONSE']._serialized_start=1018
-  _globals['_SCANRESPONSE']._serialized_end=1133
-  _globals['_CHECKSUMREQUEST']._serialized_start=1135
-  _globals['_CHECKSUMREQUEST']._serialized_end=1216
-  _globals['_CHECKSUMRESPONSE']._serialized_start=1218
-  _globals['_CHECKSUMRESPONSE']._serialized_end=1301
-  _globals['_LISTTABLETSREQUEST']._serialized_start=1303
-  _globals['_LISTTABLETSREQUEST']._serialized_end=1323
-  _globals['_TABLETSTATUS']._serialized_start=1326
-  _globals['_TABLETSTATUS']._serialized_end=1705
-  _globals['_LISTTABLETSRESPONSE']._serialized_start=1707
-  _globals['_LISTTABLETSRESPONSE']._serialized_end=1776
-  _globals['_GETSERVERCLOCKREQUEST']._serialized_start=1778
-  _globals['_GETSERVERCLOCKREQUEST']._serialized_end=1801
-  _globals['_GETSERVERCLOCKRESPONSE']._serialized_start=1803
-  _globals['_GETSERVERCLOCKRESPONSE']._serialized_end=1846
-  _globals['_TABLETSERVERSERVICE']._serialized_start=2234
-  _globals['_TABLETSERVERSERVICE']._serialized_end=2762
+  _globals['_WRITESTREAMREQUEST']._serialized_start=443
+  _globals['_WRITESTREAMREQUEST']._serialized_end=588
+  _globals['_WRITESTREAMREQUEST_ITEM']._serialized_start=522
+  _globals['_WRITESTREAMREQUEST_ITEM']._serialized_end=588
+  _globals['_WRITESTREAMRESPONSE']._serialized_start=591
+  _globals['_WRITESTREAMRESPONSE']._serialized_end=799
+  _globals['_WRITESTREAMRESPONSE_ITEM']._serialized_start=672
+  _globals['_WRITESTREAMRESPONSE_ITEM']._serialized_end=799
+  _globals['_SCANREQUEST']._serialized_start=802
+  _globals['_SCANREQUEST']._serialized_end=1148
+  _globals['_SCANRESPONSE']._serialized_start=1150
+  _globals['_SCANRESPONSE']._serialized_end=1265
+  _globals['_CHECKSUMREQUEST']._serialized_start=1267
+  _globals['_CHECKSUMREQUEST']._serialized_end=1348
+  _globals['_CHECKSUMRESPONSE']._serialized_start=1350
+  _globals['_CHECKSUMRESPONSE']._serialized_end=1433
+  _globals['_LISTTABLETSREQUEST']._serialized_start=1435
+  _globals['_LISTTABLETSREQUEST']._serialized_end=1455
+  _globals['_TABLETSTATUS']._serialized_start=1458
+  _globals['_TABLETSTATUS']._serialized_end=1837
+  _globals['_LISTTABLETSRESPONSE']._serialized_start=1839
+  _globals['_LISTTABLETSRESPONSE']._serialized_end=1908
+  _globals['_GETSERVERCLOCKREQUEST']._serialized_start=1910
+  _globals['_GETSERVERCLOCKREQUEST']._serialized_end=1933
+  _globals['_GETSERVERCLOCKRESPONSE']._serialized_start=1935
+  _globals['_GETSERVERCLOCKRESPONSE']._serialized_end=1978
+  _globals['_TABLETSERVERSERVICE']._serialized_start=2366
+  _globals['_TABLETSERVERSERVICE']._serialized_end=2894
 # @@protoc_insertion_point(module_scope)

@@ -238,25 +238,45 @@ Global___WriteResponse: _TypeAlias = WriteResponse  # noqa: Y015
 
 @_typing.final
 class WriteStreamRequest(_message.Message):
-    """One write on a stream."""
+    """Writes on a stream: those that waited while the last message was handed over share the next one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ID_FIELD_NUMBER: _builtins.int
-    REQUEST_FIELD_NUMBER: _builtins.int
-    id: _builtins.int
-    """Chosen by the caller; comes back with the answer. Answers may come in any order."""
+    @_typing.final
+    class Item(_message.Message):
+        """One write, for any tablet of the server."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        ID_FIELD_NUMBER: _builtins.int
+        REQUEST_FIELD_NUMBER: _builtins.int
+        id: _builtins.int
+        """Chosen by the caller, unique on the stream; comes back with the answer."""
+        @_builtins.property
+        def request(self) -> Global___WriteRequest: ...
+        def __init__(
+            self,
+            *,
+            id: _builtins.int = ...,
+            request: Global___WriteRequest | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "request", b"request"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def request(self) -> Global___WriteRequest: ...
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___WriteStreamRequest.Item]: ...
     def __init__(
         self,
         *,
-        id: _builtins.int = ...,
-        request: Global___WriteRequest | None = ...,
+        items: _abc.Iterable[Global___WriteStreamRequest.Item] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "request", b"request"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -264,32 +284,52 @@ Global___WriteStreamRequest: _TypeAlias = WriteStreamRequest  # noqa: Y015
 
 @_typing.final
 class WriteStreamResponse(_message.Message):
-    """One answer on a stream."""
+    """Answers on a stream, in the order in which they became ready."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    ID_FIELD_NUMBER: _builtins.int
-    RESPONSE_FIELD_NUMBER: _builtins.int
-    ERROR_FIELD_NUMBER: _builtins.int
-    id: _builtins.int
+    @_typing.final
+    class Item(_message.Message):
+        """The answer to one write."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        ID_FIELD_NUMBER: _builtins.int
+        RESPONSE_FIELD_NUMBER: _builtins.int
+        ERROR_FIELD_NUMBER: _builtins.int
+        id: _builtins.int
+        @_builtins.property
+        def response(self) -> Global___WriteResponse: ...
+        @_builtins.property
+        def error(self) -> _common_pb2.ErrorDetail: ...
+        def __init__(
+            self,
+            *,
+            id: _builtins.int = ...,
+            response: Global___WriteResponse | None = ...,
+            error: _common_pb2.ErrorDetail | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "id", b"id", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
+        _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+    ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def response(self) -> Global___WriteResponse: ...
-    @_builtins.property
-    def error(self) -> _common_pb2.ErrorDetail: ...
+    def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___WriteStreamResponse.Item]: ...
     def __init__(
         self,
         *,
-        id: _builtins.int = ...,
-        response: Global___WriteResponse | None = ...,
-        error: _common_pb2.ErrorDetail | None = ...,
+        items: _abc.Iterable[Global___WriteStreamResponse.Item] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "id", b"id", "outcome", b"outcome", "response", b"response"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["items", b"items"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["response", "error"]  # noqa: Y015
-    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WriteStreamResponse: _TypeAlias = WriteStreamResponse  # noqa: Y015
 

@@ -4,7 +4,7 @@
    the order of arrival, which is what keeps one tablet's requests in order.
 2. It stops reading while `in_flight_max` items are unanswered; then gRPC's flow control holds the sender back.
 3. Answers are given as they become ready, so that one tablet's sync never delays another's heartbeat; those ready at
-   the same time share a message where the stream's messages can hold several.
+   the same time share a message.
 4. Only the caller that iterates the answers writes: concurrent writes break a gRPC stream.
 5. An error is its item's answer. The stream ends when the sender has no more and all is answered, or when it breaks.
 """
@@ -29,28 +29,6 @@ Answer = TypeVar("Answer")
 
 def serve_stream(
     requests: AsyncIterator[Req],
-    handle: Callable[[Req], Awaitable[Resp]],
-    on_error: Callable[[Req, ErrorDetail], Resp],
-    *,
-    in_flight_max: int,
-) -> AsyncIterator[Resp]:
-    """The answers of a stream whose messages are one request each. For `RpcServer`, which closes it when the stream
-    ends.
-
-    When the stream breaks, unanswered `handle` calls are cancelled. What must go on (a round in the log) is awaited
-    under `asyncio.shield`, as in unary calls: awaiting a bare future would cancel the future itself.
-
-    Args:
-        requests: what the servicer was given; the destination of each item is checked if the service asks for it.
-        handle: answers one request; KuduError and unexpected exceptions become `on_error`'s answer.
-        on_error: the answer that carries the error of a request.
-        in_flight_max: requests of this stream under way at most.
-    """
-    return _answers(requests, lambda request: (request,), handle, on_error, None, in_flight_max)
-
-
-def serve_grouped_stream(
-    requests: AsyncIterator[Req],
     items_of: Callable[[Req], Sequence[Item]],
     handle: Callable[[Item], Awaitable[Answer]],
     on_error: Callable[[Item, ErrorDetail], Answer],
@@ -58,16 +36,29 @@ def serve_grouped_stream(
     *,
     in_flight_max: int,
 ) -> AsyncIterator[Resp]:
-    """As `serve_stream` for messages of several items each: `pack` makes one message of the answers that are ready."""
+    """The answers of a stream whose messages hold several items each. For `RpcServer`, which closes it when the stream
+    ends.
+
+    When the stream breaks, unanswered `handle` calls are cancelled. What must go on (a round in the log) is awaited
+    under `asyncio.shield`, as in unary calls: awaiting a bare future would cancel the future itself.
+
+    Args:
+        requests: what the servicer was given; the destination of each item is checked if the service asks for it.
+        items_of: the items of a message.
+        handle: answers one item; KuduError and unexpected exceptions become `on_error`'s answer.
+        on_error: the answer that carries the error of an item.
+        pack: makes one message of the answers that are ready.
+        in_flight_max: items of this stream under way at most.
+    """
     return _answers(requests, items_of, handle, on_error, pack, in_flight_max)
 
 
 async def _answers(
     requests: AsyncIterator[Req],
-    items_of: Callable[[Req], Iterable[Item]],
+    items_of: Callable[[Req], Sequence[Item]],
     handle: Callable[[Item], Awaitable[Answer]],
     on_error: Callable[[Item, ErrorDetail], Answer],
-    pack: Callable[[Sequence[Answer]], Resp] | None,
+    pack: Callable[[Sequence[Answer]], Resp],
     in_flight_max: int,
 ) -> AsyncIterator[Resp]:
     assert in_flight_max > 0, f"{in_flight_max=}"
@@ -75,12 +66,9 @@ async def _answers(
     reader = asyncio.create_task(served.read(items_of), name="stream-reader")
     try:
         while await served.answers_ready():
-            if pack is not None:
-                ready = list(served.ready)
-                served.ready.clear()
-                yield pack(ready)
-            else:
-                yield served.ready.popleft()  # type: ignore[misc]  # without `pack`, answers are the messages
+            ready = list(served.ready)
+            served.ready.clear()
+            yield pack(ready)
         await reader  # raises what ended the reading, if it was not the sender's end
     finally:
         reader.cancel()

@@ -20,9 +20,9 @@ from kudu_py.rpc.calls import AddToServer, Wrapping, call_remaining_s
 from kudu_py.rpc.health import HealthServicer
 from kudu_py.rpc.options import METADATA_BYTES_MAX, OptionList
 from kudu_py.rpc.reflection_pool import SymbolPool
-from kudu_py.rpc.serve_stream import serve_grouped_stream, serve_stream
+from kudu_py.rpc.serve_stream import serve_stream
 
-__all__ = ["RpcServer", "RpcServerOptions", "call_remaining_s", "serve_grouped_stream", "serve_stream"]
+__all__ = ["RpcServer", "RpcServerOptions", "call_remaining_s", "serve_stream"]
 
 _REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from kudu_py.common.ids import ServerId
 from kudu_py.pb import consensus_pb2, consensus_pb2_grpc, tserver_pb2, tserver_pb2_grpc
 from kudu_py.rpc.dialer import GrpcDialer
-from kudu_py.rpc.server import RpcServer, RpcServerOptions, call_remaining_s, serve_grouped_stream, serve_stream
+from kudu_py.rpc.server import RpcServer, RpcServerOptions, call_remaining_s, serve_stream
 
 SERVER_UUID = ServerId("a" * 32)
 
@@ -52,7 +52,7 @@ class ConsensusServicer(consensus_pb2_grpc.ConsensusServiceServicer):
                     raise
             return Item(sequence=item.sequence, response=consensus_pb2.UpdateConsensusResponse())
 
-        return serve_grouped_stream(
+        return serve_stream(
             request_iterator,
             lambda message: message.items,
             handle,
@@ -79,12 +79,14 @@ class TabletServicer(tserver_pb2_grpc.TabletServerServiceServicer):
     def WriteStream(self, request_iterator, context):
         async def handle(item):
             self.on_write(item.request)
-            return tserver_pb2.WriteStreamResponse(id=item.id, response=tserver_pb2.WriteResponse())
+            return tserver_pb2.WriteStreamResponse.Item(id=item.id, response=tserver_pb2.WriteResponse())
 
         return serve_stream(
             request_iterator,
+            lambda message: message.items,
             handle,
-            lambda item, error: tserver_pb2.WriteStreamResponse(id=item.id, error=error),
+            lambda item, error: tserver_pb2.WriteStreamResponse.Item(id=item.id, error=error),
+            lambda answers: tserver_pb2.WriteStreamResponse(items=answers),
             in_flight_max=8,
         )
 

@@ -138,9 +138,15 @@ async def test_a_scan_is_closed_on_the_server_when_its_client_leaves(served):
     await asyncio.wait_for(served.tablets.scan_closed.wait(), 10.0)
 
 
+def write(number, rows):
+    """A message of one write."""
+    item = tserver_pb2.WriteStreamRequest.Item(id=number, request=tserver_pb2.WriteRequest(rows=rows))
+    return tserver_pb2.WriteStreamRequest(items=[item])
+
+
 async def test_a_message_beyond_the_size_limit_ends_its_stream_as_an_invalid_argument(served):
     stream = served.tablet_stub.WriteStream()
-    await stream.write(tserver_pb2.WriteStreamRequest(id=1, request=tserver_pb2.WriteRequest(rows=b"x" * (2 << 20))))
+    await stream.write(write(1, b"x" * (2 << 20)))
 
     with pytest.raises(KuduError, match="larger than max") as raised:
         await call(stream.read())
@@ -158,8 +164,8 @@ async def test_an_error_answers_its_item_and_the_stream_goes_on(served):
 
     answers = []
     for number, rows in enumerate((b"", b"x"), 1):
-        await stream.write(tserver_pb2.WriteStreamRequest(id=number, request=tserver_pb2.WriteRequest(rows=rows)))
-        answers.append(await stream.read())
+        await stream.write(write(number, rows))
+        answers += (await stream.read()).items
     await stream.done_writing()
 
     assert [answer.WhichOneof("outcome") for answer in answers] == ["error", "response"]
@@ -173,9 +179,9 @@ async def test_an_unexpected_exception_on_a_stream_leaks_no_text(served):
 
     served.tablets.on_write = fail
     stream = served.tablet_stub.WriteStream()
-    await stream.write(tserver_pb2.WriteStreamRequest(id=1))
+    await stream.write(write(1, b"x"))
 
-    answer = await stream.read()
+    answer = (await stream.read()).items[0]
     await stream.done_writing()
 
     assert answer.error.reason == "INTERNAL"
