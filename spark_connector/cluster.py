@@ -235,7 +235,7 @@ def write_batches(options: KuduOptions, batches: Iterable[pa.RecordBatch]) -> Wr
         session = client.new_session("background", timeout_ms=options.timeout_ms)
         row_count = 0
         for rows in _gathered(batches):
-            session.write(table, rows, options.operation, nulls_are_unset=options.ignore_null)
+            _write(session, table, rows, options)
             row_count += rows.num_rows
             if session.count_pending_errors():
                 break
@@ -257,6 +257,26 @@ def write_batches(options: KuduOptions, batches: Iterable[pa.RecordBatch]) -> Wr
             ]
             return WriteOutcome(row_count, tuple(refused))
         return WriteOutcome(row_count, ())
+
+
+def _write(session: kudu.Session, table: kudu.Table, rows: pa.RecordBatch, options: KuduOptions) -> None:
+    """Hands rows over; an error about one of them names its key."""
+    import kudu_py.client as kudu
+
+    # In the slices in which the client checks them, so that the place of a row that it names is a place in `part`.
+    for first in range(0, rows.num_rows, GATHER_ROWS):
+        part = rows.slice(first, GATHER_ROWS)
+        try:
+            session.write(table, part, options.operation, nulls_are_unset=options.ignore_null)
+        except kudu.KuduInvalidArgument as error:
+            place = error.details.get("row")
+            if place is None:
+                raise
+            row = part.slice(int(place), 1).select([column.name for column in table.schema.key_columns]).to_pylist()[0]
+            key = ", ".join(f"{name}={value!r:.100}" for name, value in row.items())
+            raise ValueError(
+                f"{options.operation} into table {table.name}: {error.message.partition(': ')[2]}, in the row {key}"
+            ) from error
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -317,6 +337,6 @@ def _named_errors(masters: str, table: str) -> Iterator[None]:
     try:
         yield
     except (kudu.KuduUnavailable, kudu.KuduTimeout, kudu.KuduOutcomeUnknown) as error:
-        raise ConnectionError(f"table {table} at {masters}: {error.message}") from error
+        raise ConnectionError(f"table {table} at {masters}: {error}") from error
     except kudu.KuduBadStatus as error:
-        raise ValueError(f"table {table} at {masters}: {error.message}") from error
+        raise ValueError(f"table {table} at {masters}: {error}") from error

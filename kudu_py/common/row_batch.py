@@ -205,7 +205,7 @@ def validate(batch: RowBatch) -> None:
     known = _VALID_OPERATION[batch.operations]
     if not known.all():
         row = int(np.flatnonzero(~known)[0])
-        raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"row {row}: unknown operation code {batch.operations[row]}")
+        raise _refused(ErrorCode.INVALID_ROW_BLOCK, row, f"unknown operation code {batch.operations[row]}")
     needs_value = ~_DELETES[batch.operations]
     _validate_keys(batch)
     for k in range(batch.schema.key_count, len(batch.positions)):
@@ -218,9 +218,7 @@ def validate(batch: RowBatch) -> None:
                 offending &= ~batch.unset[:, k]
             if offending.any():
                 row = int(np.flatnonzero(offending)[0])
-                raise KuduError(
-                    ErrorCode.INVALID_MUTATION, f"row {row}: column {column.name!r} is not nullable but is null"
-                )
+                raise _refused(ErrorCode.INVALID_MUTATION, row, f"column {column.name!r} is not nullable but is null")
     _validate_missing(batch)
 
 
@@ -231,19 +229,20 @@ def _validate_keys(batch: RowBatch) -> None:
         cells = batch.rows.column(k)
         if cells.null_count:
             row = int(np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False))[0])
-            raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"row {row}: key column {column.name!r} is null")
+            raise _refused(ErrorCode.INVALID_ROW_BLOCK, row, f"key column {column.name!r} is null")
         if batch.unset is not None and batch.unset[:, k].any():
             row = int(np.flatnonzero(batch.unset[:, k])[0])
-            raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"row {row}: key column {column.name!r} is not set")
+            raise _refused(ErrorCode.INVALID_ROW_BLOCK, row, f"key column {column.name!r} is not set")
         _validate_cells(column.name, column.type, cells, column.length)
         if pa.types.is_string(cells.type) or pa.types.is_binary(cells.type):
             lengths = pc.binary_length(cells).to_numpy(zero_copy_only=False).astype(np.int64)
             key_bytes = lengths if key_bytes is None else key_bytes + lengths
     if key_bytes is not None and len(key_bytes) and int(key_bytes.max()) > MAX_ENCODED_KEY_BYTES:
         row = int(key_bytes.argmax())
-        raise KuduError(
+        raise _refused(
             ErrorCode.INVALID_MUTATION,
-            f"row {row}: the primary key has {int(key_bytes[row])} bytes; the limit is {MAX_ENCODED_KEY_BYTES}",
+            row,
+            f"the primary key has {int(key_bytes[row])} bytes; the limit is {MAX_ENCODED_KEY_BYTES}",
         )
 
 
@@ -259,16 +258,17 @@ def _validate_cells(name: str, kind: DataType, cells: pa.Array, max_characters: 
         longest = pc.max(pc.binary_length(cells)).as_py() or 0
         if longest > MAX_CELL_BYTES:
             row = int(pc.index(pc.greater(pc.binary_length(cells), MAX_CELL_BYTES), True).as_py())
-            raise KuduError(
+            raise _refused(
                 ErrorCode.INVALID_MUTATION,
-                f"row {row}: column {name!r} has a cell of {longest} bytes; the limit is {MAX_CELL_BYTES}",
+                row,
+                f"column {name!r} has a cell of {longest} bytes; the limit is {MAX_CELL_BYTES}",
             )
     if kind is DataType.VARCHAR:
         over = pc.greater(pc.utf8_length(cells), max_characters)
         row = int(pc.index(over, True).as_py())
         if row >= 0:
-            raise KuduError(
-                ErrorCode.INVALID_MUTATION, f"row {row}: column {name!r} is longer than {max_characters} characters"
+            raise _refused(
+                ErrorCode.INVALID_MUTATION, row, f"column {name!r} is longer than {max_characters} characters"
             )
 
 
@@ -277,9 +277,7 @@ def _validate_dates(name: str, cells: pa.Array) -> None:
     outside = pc.or_(pc.less(days, _MIN_DATE_DAYS), pc.greater(days, _MAX_DATE_DAYS))
     row = int(pc.index(outside, True).as_py())
     if row >= 0:
-        raise KuduError(
-            ErrorCode.INVALID_MUTATION, f"row {row}: column {name!r} has a date outside the years 0001 to 9999"
-        )
+        raise _refused(ErrorCode.INVALID_MUTATION, row, f"column {name!r} has a date outside the years 0001 to 9999")
 
 
 def _validate_missing(batch: RowBatch) -> None:
@@ -299,7 +297,13 @@ def _validate_missing(batch: RowBatch) -> None:
             continue
         if missing.any():
             row = int(np.flatnonzero(missing)[0])
-            raise KuduError(
+            raise _refused(
                 ErrorCode.INVALID_MUTATION,
-                f"row {row}: column {column.name!r} is not nullable, has no default and is not set",
+                row,
+                f"column {column.name!r} is not nullable, has no default and is not set",
             )
+
+
+def _refused(code: ErrorCode, row: int, why: str) -> KuduError:
+    """The refusal of a batch for one of its rows; `details` says which for programs."""
+    return KuduError(code, f"row {row}: {why}", details={"row": str(row)})
