@@ -302,21 +302,16 @@ async def _poll(record: PlaygroundRecord, deadline: float, what: str, ask: Calla
 
 
 def _alive(daemon: DaemonRecord) -> bool:
-    if daemon.pid is not None:
-        try:
-            if os.waitpid(daemon.pid, os.WNOHANG)[0] == daemon.pid:
-                return False
-        except ChildProcessError:
-            pass
-    return daemon.is_running() or _just_spawned(daemon)
+    """Whether the process runs.
 
-
-def _just_spawned(daemon: DaemonRecord) -> bool:
-    """Between fork and exec the command line is still the parent's."""
-    try:
-        return Path(f"/proc/{daemon.pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
-    except OSError:
+    Of a child of ours the kernel is asked: its command line is nobody's for a moment while it is being started.
+    """
+    if daemon.pid is None:
         return False
+    try:
+        return os.waitpid(daemon.pid, os.WNOHANG)[0] != daemon.pid
+    except ChildProcessError:
+        return daemon.is_running()  # another command started it
 
 
 async def _uuid_of(dialer: GrpcDialer, daemon: DaemonRecord) -> str:
@@ -343,9 +338,7 @@ def stop(directory: Path, record: PlaygroundRecord, progress: Callable[[str], No
     return.
     """
     for group in (record.tservers, record.masters):
-        running = [
-            daemon for daemon in group if daemon.pid is not None and (daemon.is_running() or _just_spawned(daemon))
-        ]
+        running = [daemon for daemon in group if _alive(daemon)]
         for daemon in running:
             assert daemon.pid is not None
             os.kill(daemon.pid, signal.SIGTERM)

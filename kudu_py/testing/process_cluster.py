@@ -142,7 +142,7 @@ class ProcessCluster:
         """`kill -9`; returns when the process is gone."""
         daemon = self.daemon(name_or_uuid)
         self._signal(daemon, signal.SIGKILL)
-        wait_until(lambda: not _is_alive(daemon.pid), f"{daemon.name} to be gone")
+        _wait_gone(daemon.pid, f"{daemon.name} to be gone")
         return daemon
 
     def kill_all(self) -> None:
@@ -151,7 +151,7 @@ class ProcessCluster:
         for daemon in daemons:
             self._signal(daemon, signal.SIGKILL)
         for daemon in daemons:
-            wait_until(lambda pid=daemon.pid: not _is_alive(pid), f"{daemon.name} to be gone")
+            _wait_gone(daemon.pid, f"{daemon.name} to be gone")
 
     def freeze(self, name_or_uuid: str) -> None:
         """SIGSTOP: the process knows nothing of it."""
@@ -165,7 +165,7 @@ class ProcessCluster:
         """SIGTERM; returns when the process is gone."""
         daemon = self.daemon(name_or_uuid)
         self._signal(daemon, signal.SIGTERM)
-        wait_until(lambda: not _is_alive(daemon.pid), f"{daemon.name} to end after SIGTERM", timeout_s)
+        _wait_gone(daemon.pid, f"{daemon.name} to end after SIGTERM", timeout_s)
         return daemon
 
     def is_running(self, name_or_uuid: str) -> bool:
@@ -187,7 +187,7 @@ class ProcessCluster:
         def is_healthy() -> bool:
             report.clear()
             report.update(self.ksck(checksum=True))
-            return report["exit"] == 0
+            return bool(report["exit"] == 0)
 
         try:
             wait_until(is_healthy, "a healthy cluster", timeout_s)
@@ -208,6 +208,10 @@ class ProcessCluster:
     def _signal(daemon: Daemon, number: signal.Signals) -> None:
         if daemon.pid and _is_alive(daemon.pid):
             os.kill(daemon.pid, number)
+
+
+def _wait_gone(pid: int, what: str, timeout_s: float = 30.0) -> None:
+    wait_until(lambda: not _is_alive(pid), what, timeout_s)
 
 
 def _is_alive(pid: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 CHUNK_BYTES = 64 * 1024
@@ -48,11 +49,15 @@ class TcpProxy:
         """On every connection that is open now: swallow what the server says from here on, and cut at the first such
         byte.
         """
-        self._loop.call_soon_threadsafe(lambda: [link.lose() for link in self._links])
+        self._loop.call_soon_threadsafe(self._each, _Link.lose)
 
     def cut(self) -> None:
         """Cuts every connection at once."""
-        self._loop.call_soon_threadsafe(lambda: [link.cut() for link in self._links])
+        self._loop.call_soon_threadsafe(self._each, _Link.cut)
+
+    def _each(self, hurt: Callable[[_Link], None]) -> None:
+        for link in list(self._links):
+            hurt(link)
 
     def _end(self) -> None:
         assert self._stop is not None

@@ -4,6 +4,7 @@ import threading
 import time
 
 import grpc
+import pyarrow as pa
 import pytest
 
 import kudu_py as kudu
@@ -147,8 +148,6 @@ def _leader(client, table):
 
 def _values(call):
     """What a scan saw; nothing if it was refused by a replica that leads no more."""
-    import pyarrow as pa
-
     schema, seen = None, []
     try:
         for answer in call:
@@ -157,6 +156,8 @@ def _values(call):
             if answer.rows:
                 seen += pa.ipc.read_record_batch(pa.py_buffer(answer.rows), schema).column(0).to_pylist()
     except grpc.RpcError as error:
-        assert from_rpc_error(error).code.value == "NOT_THE_LEADER", error
-        return []
-    return seen
+        refused = from_rpc_error(error)
+    else:
+        return seen
+    assert refused.code.value == "NOT_THE_LEADER", refused
+    return []
