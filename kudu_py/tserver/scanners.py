@@ -115,7 +115,8 @@ class Scanners:
         self._running[scanner.number] = scanner
         try:
             yield scanner
-            scanner.outcome = "finished"
+            if scanner.outcome == "running":
+                scanner.outcome = "finished"
         except KuduError as error:
             if scanner.outcome == "running":
                 scanner.outcome = error.code.value

@@ -56,6 +56,7 @@ def test_memory_stays_bounded_while_writes_go_on(simulate: Simulate, serving: An
             server = servers.servers[0].tablet_server
             highest = 0
             for step in range(60):
+                await asyncio.sleep(0.02)
                 rows = [(key, key, "x" * 40) for key in range(step * 500, step * 500 + 500)]
                 await stub.Write(request_of(tablet_id, batch_of(rows)))
                 highest = max(highest, server.memory.used_bytes)

@@ -59,13 +59,14 @@ def begun(scanners: Scanners, scanner: Scanner, closed: list[bool]) -> None:
 def test_a_scan_whose_client_takes_nothing_expires_and_lets_go_of_its_snapshot():
     scanners, clock = make()
     closed: list[bool] = []
-    with pytest.raises(KuduError) as raised, scanners.admit("t", "q") as scanner:
+    with scanners.admit("t", "q") as scanner:
         begun(scanners, scanner, closed)
         clock.now += 61
         assert scanners.expire() == 1
         assert closed == [True]
         assert len(scanners) == 0
-        scanner.require_alive()
+        with pytest.raises(KuduError) as raised:
+            scanner.require_alive()
     assert (raised.value.code, raised.value.verdict) == (ErrorCode.SCANNER_EXPIRED, Verdict.TRY_LATER)
     assert scanners.finished()[0].outcome == "expired"
 

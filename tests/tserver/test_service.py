@@ -144,13 +144,18 @@ def test_an_ordered_scan_goes_on_after_its_last_key_wherever_it_broke(simulate: 
     simulate(main())
 
 
+def condition(column: str, operator: str) -> common_pb2.ColumnPredicate:
+    """As it comes from elsewhere: without values."""
+    return common_pb2.ColumnPredicate(column=column, operator=common_pb2.PredicateOperator.Value(operator))
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "named"),
     [
         ({"columns": ["nosuch"]}, ErrorCode.COLUMN_NOT_FOUND, "nosuch"),
         ({"columns": ["key", "key"]}, ErrorCode.INVALID_SCAN_SPEC, "twice"),
-        ({"predicates": [common_pb2.ColumnPredicate(column="nosuch", operator="IS_NULL")]}, ErrorCode.COLUMN_NOT_FOUND, "nosuch"),
-        ({"predicates": [common_pb2.ColumnPredicate(column="key", operator="LESS")]}, ErrorCode.INVALID_SCAN_SPEC, "key"),
+        ({"predicates": [condition("nosuch", "IS_NULL")]}, ErrorCode.COLUMN_NOT_FOUND, "nosuch"),
+        ({"predicates": [condition("key", "LESS")]}, ErrorCode.INVALID_SCAN_SPEC, "key"),
         ({"batch_size_bytes": 9 << 20}, ErrorCode.INVALID_SCAN_SPEC, "batch_size_bytes"),
         ({"allow_followers": True}, ErrorCode.INVALID_SCAN_SPEC, "followers"),
         ({"start_after_key": b"k"}, ErrorCode.INVALID_SCAN_SPEC, "ordered"),
@@ -288,7 +293,7 @@ def test_a_scan_that_is_left_lets_go_of_its_snapshot(simulate: Simulate, serving
             await call.read()
             call.cancel()
             scanners = servers.servers[0].tablet_server.scanners
-            while len(scanners):
+            while len(scanners):  # noqa: ASYNC110  # nobody tells when it changes
                 await asyncio.sleep(0.01)
             assert scanners.finished()[0].outcome in ("cancelled", "finished")
 

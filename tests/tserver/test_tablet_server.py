@@ -103,10 +103,10 @@ def daemon(directory: Path, ready_file: Path, *more: str) -> subprocess.Popen[by
 
 async def ready(process: subprocess.Popen[bytes], file: Path) -> dict[str, Any]:
     async with asyncio.timeout(60):
-        while not file.exists():
+        while not file.exists():  # noqa: ASYNC240  # another process makes it
             assert process.poll() is None, process.communicate()
             await asyncio.sleep(0.05)
-    content: dict[str, Any] = json.loads(file.read_text())
+    content: dict[str, Any] = json.loads(file.read_text())  # noqa: ASYNC240
     return content
 
 
