@@ -68,7 +68,7 @@ class CompactionOptions:
     rowsets_max: int = 8
     rows_max: int = 32 << 20
     tier_rows: int = 1 << 17
-    layers_max: int = 8
+    layers_max: int = 24
     delta_share: float = 0.1
     runs_min: int = 4
 

@@ -70,8 +70,8 @@ class HotIndex:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the segments in use take."""
-        return self._segments * _SLOTS * 8 + self._directory.nbytes
+        """Bytes in use. A table that was made large from the start takes memory only where entries were put."""
+        return min(self._segments * _SLOTS * 8, self._used * 128 + _SLOTS * 8) + self._directory.nbytes
 
     @property
     def spilled(self) -> bool:
