@@ -147,6 +147,17 @@ class Wrapping:
         self._uuid = uuid
         self._metrics = CallMetrics(registry)
         self._error_ids = ErrorIds(uuid)
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._is_ending = False
+
+    def end_streams(self) -> None:
+        """Ends the streams of clients, which otherwise last as long as their connections; for a server that stops.
+
+        What they have not answered yet has an unknown outcome.
+        """
+        self._is_ending = True
+        for task in self._streams:
+            task.cancel()
 
     def handlers(
         self, add_to_server: AddToServer, servicer: object, *, checks_dest_uuid: bool, in_flight_max: int | None = None
@@ -257,6 +268,10 @@ class Wrapping:
         async def answer(raw: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             started = asyncio.get_running_loop().time()
             code = CANCELLED
+            task = asyncio.current_task()
+            assert task is not None
+            if observe is None:  # a stream of requests
+                self._streams.add(task)
             try:
                 with gate:
                     request = decode(raw)
@@ -268,10 +283,16 @@ class Wrapping:
                 return
             except grpc.aio.UsageError:
                 raise asyncio.CancelledError from None  # written to a call that its client has already left
+            except asyncio.CancelledError:
+                if observe is not None or not self._is_ending:
+                    raise
+                task.uncancel()
+                error = KuduError(ErrorCode.SHUTTING_DOWN, "the server is stopping", verdict=Verdict.UNKNOWN)
             except Exception as raised:
                 error = raised if isinstance(raised, KuduError) else as_kudu_error(raised, self._error_ids)
                 code = error.code.value
             finally:
+                self._streams.discard(task)
                 if observe is not None:
                     observe(code, started)
             await _abort(context, error)

@@ -139,8 +139,9 @@ class RpcServer:
         self._health.set_serving(serving)
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new calls, gives those under way `grace_s` seconds, cancels the rest. Idempotent."""
+        """Takes no new calls, ends streams, gives calls under way `grace_s` seconds, cancels the rest. Idempotent."""
         self._health.set_serving(False)
+        self._wrapping.end_streams()
         await self._server.stop(grace_s)
 
     def _add_reflection(self) -> None:

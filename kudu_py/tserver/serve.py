@@ -28,10 +28,14 @@ from kudu_py.wal.options import WalOptions
 from kudu_py.webui.app import make_app
 from kudu_py.webui.server import WebServer
 
+_MESSAGE_OVERHEAD_BYTES = 64 << 10
+"""What wraps a write on its way to a follower: entry, request, stream item; far less than this."""
+
 
 def settings_of(options: TabletServerOptions) -> TabletServerSettings:
     """What the flags mean for the parts."""
     heartbeat_s = options.raft_heartbeat_interval_ms / 1000
+    message_bytes_max = options.rpc_max_message_size
     first_segment_bytes = min(WalOptions().segment_size_bytes_min, options.log_segment_size_mb << 20)
     return TabletServerSettings(
         replica=ReplicaOptions(
@@ -43,15 +47,18 @@ def settings_of(options: TabletServerOptions) -> TabletServerSettings:
                         RaftOptions().initial_election_timeout_s, options.election_timeout_s
                     ),
                     check_invariants=options.raft_check_invariants,
-                )
+                ),
+                append_bytes_max=min(ConsensusOptions().append_bytes_max, message_bytes_max // 2),
             ),
-            links=PeerLinkOptions(),
+            links=PeerLinkOptions(message_bytes_max=min(PeerLinkOptions().message_bytes_max, message_bytes_max // 2)),
             wal=WalOptions(
                 segment_size_bytes_min=first_segment_bytes,
                 segment_size_bytes_max=options.log_segment_size_mb << 20,
                 disk_reserved_bytes=options.fs_wal_dir_reserved_bytes,
             ),
             tablet=TabletOptions(flush_bytes=options.flush_threshold_mb << 20),
+            # What a client can send must also fit into a message to a follower, else the tablet would stand still.
+            write_bytes_max=min(ReplicaOptions().write_bytes_max, message_bytes_max - _MESSAGE_OVERHEAD_BYTES),
             history_max_age_s=float(options.tablet_history_max_age_sec),
             open_concurrently_max=options.num_tablets_to_open_simultaneously,
         ),
