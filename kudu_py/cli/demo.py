@@ -6,8 +6,10 @@ Everything that is started is stopped, also when something fails; the status is 
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +28,9 @@ from kudu_py.common.errors import ErrorCode, KuduError
 
 TABLE = "flights"
 PIPELINE_TIMEOUT_S = 600.0
+PIPELINE_GRACE_S = 10.0
+MARKER = "KUDU-PY-DEMO"
+"""A file that says that a directory is a demo's."""
 
 
 def demo(
@@ -38,6 +43,11 @@ def demo(
 ) -> None:
     """Start a local cluster, load 336,776 flights into a replicated table with Spark, check every row, and report."""
     started = time.monotonic()
+    # What the pipeline prints goes to the same place, and must stay in order there.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    # SIGTERM ends the demo as Ctrl-C does: through the clean-up below.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _require_parts()
     _clear(directory)
     console = Console(soft_wrap=True, highlight=False)
@@ -79,14 +89,15 @@ def _require_parts() -> None:
 def _clear(directory: Path) -> None:
     """Removes what an earlier demo left, and nothing that is not a demo's."""
     cluster = directory / "cluster"
-    if (cluster / playground.FILE_NAME).exists():
-        playground.stop(cluster, playground.load(cluster), say)
-    elif directory.exists() and any(directory.iterdir()):
+    if directory.exists() and any(directory.iterdir()) and not (directory / MARKER).exists():
         raise KuduError(
             ErrorCode.INVALID_ARGUMENT, f"{directory} is not empty and no earlier demo's; choose another with --dir"
         )
+    if (cluster / playground.FILE_NAME).exists():
+        playground.stop(cluster, playground.load(cluster), lambda _: None)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+    (directory / MARKER).write_text("The next `kudu-py demo` with this directory empties it.\n")
 
 
 def unpack_flights(directory: Path) -> Path:
@@ -116,7 +127,7 @@ def _run_pipeline(directory: Path, flights: Path, record: PlaygroundRecord) -> d
     log = directory / "spark.log"
     command = [
         str(Path(spark.submodule_search_locations[0]) / "bin" / "spark-submit"),
-        *("--master", "local[2]", "--driver-memory", "2g"),
+        *("--master", "local[2,4]", "--driver-memory", "2g"),
         *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
         *("--conf", f"spark.sql.warehouse.dir={directory / 'warehouse'}"),
         str(Path(pipelines.submodule_search_locations[0]) / "ingest.py"),
@@ -125,15 +136,19 @@ def _run_pipeline(directory: Path, flights: Path, record: PlaygroundRecord) -> d
     ]
     environment = java_runtime.spark_environment(directory / "java")
     print(f"  spark-submit (its own messages go to {log}) ...", flush=True)
-    with log.open("w") as errors:
-        done = subprocess.run(
-            command, cwd=directory, env=environment, stderr=errors, check=False, timeout=PIPELINE_TIMEOUT_S
-        )
-    if done.returncode != 0:
+    with log.open("w") as errors, subprocess.Popen(command, cwd=directory, env=environment, stderr=errors) as job:
+        try:
+            status = job.wait(PIPELINE_TIMEOUT_S)
+        except BaseException:
+            job.terminate()
+            try:
+                job.wait(PIPELINE_GRACE_S)
+            except subprocess.TimeoutExpired:
+                job.kill()
+            raise
+    if status != 0:
         tail = "\n  ".join(log.read_text(errors="replace").strip().splitlines()[-15:])
-        raise KuduError(
-            ErrorCode.INTERNAL, f"the pipeline ended with status {done.returncode}; the end of {log}:\n  {tail}"
-        )
+        raise KuduError(ErrorCode.INTERNAL, f"the pipeline ended with status {status}; the end of {log}:\n  {tail}")
     content: dict[str, object] = json.loads(report.read_text())
     return content
 

@@ -6,13 +6,14 @@ import pytest
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
-ROW_COUNT = 60_000
+ROW_COUNT = 200_000
+BATCH_ROWS = 5_000
 SCHEMA = "key long, v string"
 
 
 @pytest.fixture
 def frame_whose_tasks_fail_once(spark, context, table):
-    """A frame of two tasks; the first attempt of each gives half its rows, waits until the table has some of them, and
+    """A frame of two tasks; the first attempt of each gives most of its rows, waits until the table has some, and
     fails."""
     masters, name = context.masters, table.name
 
@@ -24,7 +25,7 @@ def frame_whose_tasks_fail_once(spark, context, table):
         import kudu_py as kudu
 
         for i, batch in enumerate(batches):
-            if TaskContext.get().attemptNumber() > 0 or i == 0:
+            if TaskContext.get().attemptNumber() > 0 or i < 16:
                 yield batch
                 continue
             opened = kudu.connect(masters).table(name)
@@ -34,8 +35,8 @@ def frame_whose_tasks_fail_once(spark, context, table):
             raise RuntimeError("the first attempt fails half way")
 
     before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-    # The first batch is half of a task's rows, and more than the writer gathers.
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROW_COUNT // 4))
+    # Small batches, so that Spark hands some on to the writer while the first attempt still gives more.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
     rows = spark.range(0, ROW_COUNT, numPartitions=2).selectExpr("id as key", "string(id) as v")
     yield rows.mapInArrow(give, SCHEMA)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
