@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from spark_connector.cluster import RefusedRow, TableView, WriteOutcome, write_batches
 from spark_connector.options import KuduOptions
-from spark_connector.type_mapping import to_kudu, to_spark
+from spark_connector.type_mapping import to_spark
 
 
 @dataclass
@@ -107,7 +107,6 @@ def check_frame(view: TableView, schema: StructType, options: KuduOptions) -> No
             raise ValueError(
                 f"the frame has a column {field.name!r} that table {view.name} lacks; it has {', '.join(columns)}"
             )
-        to_kudu(field.name, field.dataType)
         wanted = to_spark(column.type_name, column.precision, column.scale)
         if field.dataType != wanted:
             raise ValueError(

@@ -31,7 +31,7 @@ def refused(action, *said):
         ("key long, v string, w int, x int", "column 'x' that table"),
         ("key long, v int, w int", "column 'v' is int in the frame and string in table"),
         ("key int, v string, w int", "column 'key' is int in the frame and bigint in table"),
-        ("key long, v array<string>, w int", "column 'v' is array<string>, which no table column can hold"),
+        ("key long, v array<string>, w int", "column 'v' is array<string> in the frame and string in table"),
         ("v string, w int", "lacks the key column key"),
         ("key long, v string", "lacks w"),
     ],

@@ -137,7 +137,7 @@ def test_a_filter_that_is_pushed_gives_the_rows_that_spark_gives(push_down, fill
 
     assert sorted(row["key"] for row in frame.collect()) == spark_says[predicate]
     assert spark_says[predicate] or "b =" in predicate, "the case says nothing: no row matches"
-    assert "Filter" not in _plan(frame), "Spark filters again: it was not pushed"
+    assert " Filter " not in _plan(frame), "Spark filters again: it was not pushed"
 
 
 @pytest.mark.parametrize("predicate", LEFT_TO_SPARK)
@@ -152,7 +152,7 @@ def test_with_the_flag_off_spark_filters(filled, spark, spark_says):
     frame = filled.kuduRDD("filled").where("n = 4")
 
     assert sorted(row["key"] for row in frame.collect()) == spark_says["n = 4"]
-    assert "Filter" in _plan(frame)
+    assert " Filter " in _plan(frame)
 
 
 def test_a_filter_on_the_key_leaves_out_tablets(push_down, filled):
