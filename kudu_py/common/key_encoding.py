@@ -288,14 +288,17 @@ def _take(part: KeyPart, rows: I64) -> KeyPart:
 
 
 def parts_of(column: ColumnSchema, cells: pa.Array) -> list[KeyPart]:
-    """The cells of one column of any type but BOOL as key parts; nulls read anything."""
+    """The cells of one column of any type but BOOL as key parts; nulls read anything.
+
+    Buffers are read by count: Arrow lets them be longer than their cells by any number of bytes.
+    """
     n = len(cells)
     buffers = cells.buffers()
     if column.type in BYTES_TYPES:
         if n == 0:
             nothing = np.zeros(0, np.int64)
             return [BytesPart(nothing, nothing, np.zeros(8, np.uint8))]
-        offsets = np.frombuffer(buffers[1], np.int32)[cells.offset : cells.offset + n + 1]
+        offsets = np.frombuffer(buffers[1], np.int32, n + 1, 4 * cells.offset)
         first, last = int(offsets[0]), int(offsets[-1])
         # Copied, so that words can be read past the end, whoever owns the buffer.
         memory = np.zeros(last - first + 8, np.uint8)
@@ -307,12 +310,13 @@ def parts_of(column: ColumnSchema, cells: pa.Array) -> list[KeyPart]:
     if column.type is DataType.DECIMAL:
         if n == 0:
             return [FixedPart(np.zeros(0, np.uint64), True), FixedPart(np.zeros(0, np.uint64), False)]
-        pairs = np.frombuffer(buffers[1], np.uint64)[2 * cells.offset : 2 * (cells.offset + n)].reshape(-1, 2)
+        pairs = np.frombuffer(buffers[1], np.uint64, 2 * n, 16 * cells.offset).reshape(-1, 2)
         return [FixedPart(np.ascontiguousarray(pairs[:, 1]), True), FixedPart(np.ascontiguousarray(pairs[:, 0]), False)]
     kind = _UNSIGNED[cells.type.bit_width // 8]
     if n == 0:
         return [FixedPart(np.zeros(0, kind), True)]
-    return [FixedPart(np.frombuffer(buffers[1], kind)[cells.offset : cells.offset + n], True)]
+    width = np.dtype(kind).itemsize
+    return [FixedPart(np.frombuffer(buffers[1], kind, n, width * cells.offset), True)]
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

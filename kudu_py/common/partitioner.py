@@ -232,7 +232,7 @@ def _prefix(key: bytes) -> int:
 def _prefixes(keys: pa.Array) -> npt.NDArray[np.uint64]:
     """uint64[n]: the first eight bytes of each key, big-endian, short ones filled with zeros."""
     n = len(keys)
-    offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + n + 1].astype(np.int64)
+    offsets = np.frombuffer(keys.buffers()[1], np.int32, n + 1, 4 * keys.offset).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     memory = np.zeros(last - first + 8, np.uint8)
     if last > first:

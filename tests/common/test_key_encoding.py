@@ -148,3 +148,23 @@ def test_radix_order_is_a_stable_argsort(spread):
 def test_bytes_that_are_no_key_are_refused(encoded):
     with pytest.raises(ValueError, match="key"):
         decode_key(_schema(DataType.INT32, DataType.STRING, DataType.INT8), encoded)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (ColumnSchema("k", DataType.INT8, nullable=False), [1, -2]),
+        (ColumnSchema("k", DataType.INT64, nullable=False), [1, -2]),
+        (ColumnSchema("k", DataType.STRING, nullable=False), ["a", "bc"]),
+        (ColumnSchema("k", DataType.DECIMAL, nullable=False, precision=9, scale=2), [decimal.Decimal("1.25")] * 2),
+    ],
+)
+def test_buffers_may_be_longer_than_their_cells_by_any_number_of_bytes(column, values):
+    """Arrow allows it, and whoever writes to a server may send it: an entry of the log must never fail to apply."""
+    usual = pa.array(values, column.arrow_type)
+    longer = [None if each is None else pa.py_buffer(each.to_pybytes() + b"odd") for each in usual.buffers()]
+    odd = pa.Array.from_buffers(column.arrow_type, len(usual), longer)
+    odd.validate(full=True)
+    schema = Schema((column,), 1)
+    assert encode_keys(schema, [odd]).bytes_at(1) == encode_keys(schema, [usual]).bytes_at(1)
+    assert KeyBatch.of(schema, [odd]).hashes().tolist() == KeyBatch.of(schema, [usual]).hashes().tolist()
