@@ -1,7 +1,7 @@
 """Hybrid timestamps: physical microseconds plus logical bits, and their arithmetic.
 
-A hybrid time is one unsigned 64-bit integer: microseconds since the Unix epoch in the upper 52 bits, a logical counter in
-the lower 12 (upstream's `HybridClock`). Comparing two of them is comparing integers.
+A hybrid time is one unsigned 64-bit integer: microseconds since the Unix epoch in the upper 52 bits, a logical
+counter in the lower 12 (upstream's `HybridClock`). Comparing two of them is comparing integers.
 """
 
 from __future__ import annotations
