@@ -122,9 +122,15 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
                 ErrorCode.INVALID_ROW_BLOCK,
                 f"rows must be one Arrow IPC record batch message without its schema, not a {message.type} message",
             )
-        if _is_compressed(message.metadata):
+        columns, is_compressed = _facts(message.metadata)
+        if is_compressed:
             # A small message could ask for any amount of memory; and the log keeps what is sent.
             raise KuduError(ErrorCode.INVALID_ROW_BLOCK, "rows must be an Arrow record batch without body compression")
+        if columns != len(fields):
+            # pyarrow would leave surplus columns out without a word.
+            raise KuduError(
+                ErrorCode.INVALID_ROW_BLOCK, f"rows have {columns} columns; this table and request need {len(fields)}"
+            )
         batch = pa.ipc.read_record_batch(message, pa.schema(fields))
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
@@ -151,25 +157,31 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
     return RowBatch(schema, operations, rows, positions, unset)
 
 
-def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Whether a record batch message names a body compression: field 3 of `RecordBatch`, field 2 of `Message`.
+def _facts(metadata: pa.Buffer) -> tuple[int, bool]:
+    """Of a record batch message: its number of columns (`RecordBatch.nodes`, a node each since no type here is nested)
+    and whether it names a body compression; fields 1 and 3 of field 2 of `Message`.
 
     pyarrow shows no such thing. The metadata is a flatbuffer that pyarrow has verified: a table begins with the
     distance back to its vtable, which holds 16-bit offsets of its fields, 0 for those that are absent.
     """
     content = metadata.to_pybytes()
 
-    def field(table: int, number: int) -> int:
+    def number(at: int) -> int:
+        return int.from_bytes(content[at : at + 4], "little")
+
+    def field(table: int, index: int) -> int:
         vtable = table - int.from_bytes(content[table : table + 4], "little", signed=True)
         size = int.from_bytes(content[vtable : vtable + 2], "little")
-        at = 4 + 2 * number
+        at = 4 + 2 * index
         offset = int.from_bytes(content[vtable + at : vtable + at + 2], "little") if at < size else 0
         return table + offset if offset else 0
 
-    header = field(int.from_bytes(content[:4], "little"), 2)
+    header = field(number(0), 2)
     if not header:
-        return False
-    return field(header + int.from_bytes(content[header : header + 4], "little"), 3) != 0
+        return 0, False
+    batch = header + number(header)
+    nodes = field(batch, 1)
+    return number(nodes + number(nodes)) if nodes else 0, field(batch, 3) != 0
 
 
 def _positions_of(schema: Schema, column_ids: tuple[int, ...]) -> tuple[int, ...]:
