@@ -46,6 +46,8 @@ class Applier:
         rounds: Rounds,
         applied_index: int,
         slice_s: float,
+        lazy_s: float,
+        lazy_bytes_max: int,
         kept_bytes_max: int,
         on_applied: Callable[[Entry], None],
         on_slice: Callable[[int], None],
@@ -56,12 +58,15 @@ class Applier:
 
         Args:
             slice_s: after so long the loop gets its turn, so that heartbeats are not starved.
+            lazy_s: what nobody waits for is applied this much later, together with what came meanwhile.
+            lazy_bytes_max: while entries in memory take no more than this.
             on_applied: told of each entry. on_slice: told of the last index of each slice.
             on_failure: told, once, that an entry could not be applied.
             spawn: owns the task that reads from the log.
         """
         self._state_machine, self._log, self._clock, self._rounds = state_machine, log, clock, rounds
         self._slice_s, self._kept_bytes_max = slice_s, kept_bytes_max
+        self._lazy_s, self._lazy_bytes_max = lazy_s, lazy_bytes_max
         self._on_applied, self._on_slice, self._on_failure, self._spawn = on_applied, on_slice, on_failure, spawn
         self._loop = asyncio.get_running_loop()
         self._kept: dict[int, Entry] = {}
@@ -69,6 +74,7 @@ class Applier:
         self._is_scheduled = self._is_called = self._is_late = False
         self._is_loading = False
         self._is_stopped = False
+        self._later: asyncio.TimerHandle | None = None
         self.applied_index = self.committed_index = applied_index
         self.kept_bytes = 0
 
@@ -89,11 +95,24 @@ class Applier:
         """The entry at `index` if it waits in memory."""
         return self._kept.get(index)
 
-    def commit_to(self, index: int) -> None:
-        """Everything up to `index` may be applied; it will be at the next turn of the loop, or by `apply_now`."""
+    def commit_to(self, index: int, *, is_awaited: bool) -> None:
+        """Everything up to `index` may be applied; it will be at the next turn of the loop, or by `apply_now`.
+
+        What nobody waits for is put off for a moment, if it is little: a follower's share in acknowledging the next
+        write then does not stand behind the application of the last one, and several small entries in a row cost far
+        less than each on its own.
+        """
         assert index >= self.committed_index, f"commit index fell from {self.committed_index} to {index}"
         self.committed_index = index
-        self._schedule()
+        if is_awaited or self.kept_bytes > self._lazy_bytes_max:
+            self._schedule()
+        elif self._later is None:
+            self._later = self._loop.call_later(self._lazy_s, self._on_later)
+
+    def hurry(self) -> None:
+        """Somebody waits now: what was put off is applied at the loop's next turn."""
+        if self.applied_index < self.committed_index:
+            self._schedule()
 
     def apply_now(self) -> None:
         """Applies a first slice without waiting for the loop's next turn, if there is something to apply."""
@@ -103,6 +122,13 @@ class Applier:
     def stop(self) -> None:
         """Applies nothing any more."""
         self._is_stopped = True
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def _on_later(self) -> None:
+        self._later = None
+        self.hurry()
 
     def _schedule(self) -> None:
         if not self._is_scheduled and not self._is_loading:

@@ -102,6 +102,8 @@ class ConsensusOptions:
             SERVER_TOO_BUSY.
         kept_bytes_max: records kept in memory between append and apply; others are read again.
         apply_slice_s: the loop gets its turn after applying for so long.
+        apply_lazy_s, apply_lazy_bytes_max: entries of a follower that nobody waits for are applied this much later,
+            together, unless they take more than this.
         vote_timeout_s: a RequestVote without an answer for this long is given up.
         clock_skew_max_s: timestamps further ahead than this are refused.
         facts_kept: the last facts told to the machine, logged when an assertion fails.
@@ -113,6 +115,8 @@ class ConsensusOptions:
     bytes_in_flight_max: int = 64 << 20
     kept_bytes_max: int = 96 << 20
     apply_slice_s: float = 0.005
+    apply_lazy_s: float = 0.01
+    apply_lazy_bytes_max: int = 64 << 10
     vote_timeout_s: float = 1.0
     clock_skew_max_s: float = 10.0
     facts_kept: int = 32
@@ -202,6 +206,8 @@ class RaftConsensus:
             rounds=self._rounds,
             applied_index=bootstrap.applied.index,
             slice_s=options.apply_slice_s,
+            lazy_s=options.apply_lazy_s,
+            lazy_bytes_max=options.apply_lazy_bytes_max,
             kept_bytes_max=options.kept_bytes_max,
             on_applied=self._note_applied,
             on_slice=self._note_slice_applied,
@@ -481,6 +487,7 @@ class RaftConsensus:
         if index > self.applied_index:
             applied: asyncio.Future[int] = self._loop.create_future()
             self._applied_waits.append((index, applied))
+            self._applier.hurry()
             await applied
 
     async def wait_safe_time(self, timestamp: HybridTime, timeout_s: float) -> None:
@@ -695,7 +702,8 @@ class RaftConsensus:
         for ready in out.reads_ready:
             self._note_read_ready(ready)
         if out.commit_to is not None:
-            self._applier.commit_to(out.commit_to)
+            is_awaited = self._raft.role is Role.LEADER or bool(self._applied_waits or self._safe_waits)
+            self._applier.commit_to(out.commit_to, is_awaited=is_awaited)
         for follower in out.copy_to:
             self._ask_for_copy(follower)
         self._arm(out.deadline)
@@ -808,6 +816,7 @@ class RaftConsensus:
             if self._own_no_op is None or self._own_no_op.term != mark.term:
                 self.elections_won += 1
                 self._time.begin_leadership()
+                self._applier.hurry()  # its own first entry comes behind all that, and writes behind that
         else:
             self._own_no_op = None
             self._peers.clear()
@@ -984,6 +993,7 @@ class RaftConsensus:
     async def _wait_safe_as_follower(self, timestamp: HybridTime) -> None:
         safe: asyncio.Future[None] = self._loop.create_future()
         self._safe_waits.append((timestamp, safe))
+        self._applier.hurry()
         await safe
 
     # Refusals and the end.
