@@ -15,9 +15,10 @@ from kudu_py.cli.rpc_calls import call, is_serving
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import (
     consensus_pb2,
-    consensus_pb2_grpc,
     master_pb2,
     master_pb2_grpc,
+    server_pb2,
+    server_pb2_grpc,
     tserver_pb2,
     tserver_pb2_grpc,
 )
@@ -190,9 +191,7 @@ async def _ask_server(dialer: GrpcDialer, server: ServerSeen) -> None:
     stub = tserver_pb2_grpc.TabletServerServiceStub(channel)
     try:
         node = await call(
-            consensus_pb2_grpc.ConsensusServiceStub(channel).GetNodeInstance(
-                consensus_pb2.GetNodeInstanceRequest(), timeout=CALL_TIMEOUT_S
-            )
+            server_pb2_grpc.GenericServiceStub(channel).GetStatus(server_pb2.GetStatusRequest(), timeout=CALL_TIMEOUT_S)
         )
         if node.registration.uuid != server.uuid:
             server.error = f"another server, {node.registration.uuid}, answers at {server.address}"

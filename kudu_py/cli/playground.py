@@ -23,7 +23,7 @@ from pathlib import Path
 
 from kudu_py.cli.rpc_calls import call, is_serving
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.pb import consensus_pb2, consensus_pb2_grpc, master_pb2, master_pb2_grpc
+from kudu_py.pb import master_pb2, master_pb2_grpc, server_pb2, server_pb2_grpc
 from kudu_py.rpc.dialer import GrpcDialer
 
 FILE_NAME = "playground.json"
@@ -250,7 +250,7 @@ def start(directory: Path, record: PlaygroundRecord, progress: Callable[[str], N
     Raises:
         KuduError: UNAVAILABLE that names the daemon that ended or did not come up, and shows the end of its log.
     """
-    progress(f"starting {len(record.masters)} masters and {len(record.tservers)} tablet servers")
+    progress(f"starting {', '.join(daemon.name for daemon in record.daemons)}")
     for daemon in record.daemons:
         record = record.with_daemon(spawn(daemon))
     save(directory, record)
@@ -319,8 +319,8 @@ async def _uuid_of(dialer: GrpcDialer, daemon: DaemonRecord) -> str:
     channel = dialer.channel(daemon.rpc_address)
     if not await is_serving(channel):
         return ""
-    stub = consensus_pb2_grpc.ConsensusServiceStub(channel)
-    answer = await call(stub.GetNodeInstance(consensus_pb2.GetNodeInstanceRequest(), timeout=2.0))
+    stub = server_pb2_grpc.GenericServiceStub(channel)
+    answer = await call(stub.GetStatus(server_pb2.GetStatusRequest(), timeout=2.0))
     return answer.registration.uuid
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.consensus.raft_consensus import RaftConsensus
-from kudu_py.pb import common_pb2, consensus_pb2
+from kudu_py.pb import consensus_pb2
 
 
 class ReplicaLookup(Protocol):
@@ -37,6 +37,3 @@ class ReplicaLookup(Protocol):
 
         The vote is durable on return.
         """
-
-    def registration(self) -> common_pb2.ServerRegistration:
-        """What the server says of itself."""

@@ -12,7 +12,7 @@ from kudu_py.consensus.lookup import ReplicaLookup
 from kudu_py.consensus.peer_links import Answer
 from kudu_py.consensus.raft_consensus import RaftConsensus
 from kudu_py.consensus.update_stream import serve_updates
-from kudu_py.pb import common_pb2, consensus_pb2
+from kudu_py.pb import consensus_pb2
 from kudu_py.pb.consensus_pb2_grpc import ConsensusServiceServicer
 
 UNANSWERED_PER_STREAM_MAX = 16384
@@ -93,12 +93,6 @@ class ConsensusServicer(ConsensusServiceServicer):
         return consensus_pb2.GetLastOpIdResponse(
             last_received=op_id_to_pb(replica.last_op_id), last_committed=op_id_to_pb(replica.last_committed_op_id)
         )
-
-    async def GetNodeInstance(
-        self, request: consensus_pb2.GetNodeInstanceRequest, context: Any
-    ) -> consensus_pb2.GetNodeInstanceResponse:
-        registration: common_pb2.ServerRegistration = self._lookup.registration()
-        return consensus_pb2.GetNodeInstanceResponse(registration=registration)
 
     def _receive_update(self, request: consensus_pb2.UpdateConsensusRequest, respond: Callable[[Answer], None]) -> None:
         _require_caller(request.caller_uuid, "caller_uuid")

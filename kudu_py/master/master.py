@@ -25,6 +25,7 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import SYS_CATALOG_TABLET_ID, ServerId, TabletId, require_id
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
 from kudu_py.consensus.service import ConsensusServicer
+from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
@@ -44,7 +45,7 @@ from kudu_py.master.sys_catalog import (
 )
 from kudu_py.master.ts_admin_client import TsAdminClient
 from kudu_py.master.ts_registry import TsRegistry
-from kudu_py.pb import common_pb2, consensus_pb2, consensus_pb2_grpc, master_pb2_grpc
+from kudu_py.pb import common_pb2, consensus_pb2_grpc, master_pb2_grpc, server_pb2, server_pb2_grpc
 from kudu_py.rpc.call import call
 from kudu_py.rpc.calls import AddToServer
 from kudu_py.rpc.dialer import Dialer
@@ -138,7 +139,6 @@ class Master:
             rng=around.rng,
             options=around.replica_options,
             memory=around.memory,
-            registration=self.registration,
             on_report=self._on_report,
             on_fatal=around.on_fatal,
         )
@@ -189,6 +189,11 @@ class Master:
             consensus_pb2_grpc.add_ConsensusServiceServicer_to_server,
             ConsensusServicer(self.manager),
             checks_dest_uuid=True,
+        )
+        server.add(
+            server_pb2_grpc.add_GenericServiceServicer_to_server,
+            GenericServicer(self.registration),
+            checks_dest_uuid=False,
         )
         server.add(
             master_pb2_grpc.add_MasterServiceServicer_to_server,
@@ -291,14 +296,13 @@ class Master:
     async def _uuid_at(self, address: str) -> ServerId:
         """Who answers at an address; asks until somebody does."""
         dialer = self._surroundings.dialer
-        stub = consensus_pb2_grpc.ConsensusServiceStub(dialer.channel(address))
+        stub = server_pb2_grpc.GenericServiceStub(dialer.channel(address))
         is_first = True
         while True:
             try:
                 async with dialer.permit(address):
                     answer = await call(
-                        stub.GetNodeInstance(consensus_pb2.GetNodeInstanceRequest(), timeout=_ASK_PEER_TIMEOUT_S),
-                        address=address,
+                        stub.GetStatus(server_pb2.GetStatusRequest(), timeout=_ASK_PEER_TIMEOUT_S), address=address
                     )
                 return ServerId(require_id(answer.registration.uuid, f"the uuid of the master at {address}"))
             except KuduError as error:

@@ -717,38 +717,3 @@ class GetLastOpIdResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLastOpIdResponse: _TypeAlias = GetLastOpIdResponse  # noqa: Y015
-
-@_typing.final
-class GetNodeInstanceRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetNodeInstanceRequest: _TypeAlias = GetNodeInstanceRequest  # noqa: Y015
-
-@_typing.final
-class GetNodeInstanceResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    REGISTRATION_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def registration(self) -> _common_pb2.ServerRegistration: ...
-    def __init__(
-        self,
-        *,
-        registration: _common_pb2.ServerRegistration | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["registration", b"registration"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["registration", b"registration"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetNodeInstanceResponse: _TypeAlias = GetNodeInstanceResponse  # noqa: Y015

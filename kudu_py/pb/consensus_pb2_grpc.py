@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ConsensusServiceStub:
-    """Every request but GetNodeInstance names in dest_uuid the server it is meant for; another refuses it with WRONG_SERVER_UUID.
+    """Every request names in dest_uuid the server it is meant for (on the stream each item's does); any other refuses it with
+    WRONG_SERVER_UUID. kudu.server.v1.GenericService/GetStatus says who lives at an address.
     """
 
     def __init__(self, channel):
@@ -70,15 +71,11 @@ class ConsensusServiceStub:
                 request_serializer=kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdRequest.SerializeToString,
                 response_deserializer=kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdResponse.FromString,
                 _registered_method=True)
-        self.GetNodeInstance = channel.unary_unary(
-                '/kudu.consensus.v1.ConsensusService/GetNodeInstance',
-                request_serializer=kudu__py_dot_pb_dot_consensus__pb2.GetNodeInstanceRequest.SerializeToString,
-                response_deserializer=kudu__py_dot_pb_dot_consensus__pb2.GetNodeInstanceResponse.FromString,
-                _registered_method=True)
 
 
 class ConsensusServiceServicer:
-    """Every request but GetNodeInstance names in dest_uuid the server it is meant for; another refuses it with WRONG_SERVER_UUID.
+    """Every request names in dest_uuid the server it is meant for (on the stream each item's does); any other refuses it with
+    WRONG_SERVER_UUID. kudu.server.v1.GenericService/GetStatus says who lives at an address.
     """
 
     def UpdateConsensus(self, request, context):
@@ -130,13 +127,6 @@ class ConsensusServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetNodeInstance(self, request, context):
-        """Who lives at this address.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_ConsensusServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -175,11 +165,6 @@ def add_ConsensusServiceServicer_to_server(servicer, server):
                     request_deserializer=kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdRequest.FromString,
                     response_serializer=kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdResponse.SerializeToString,
             ),
-            'GetNodeInstance': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetNodeInstance,
-                    request_deserializer=kudu__py_dot_pb_dot_consensus__pb2.GetNodeInstanceRequest.FromString,
-                    response_serializer=kudu__py_dot_pb_dot_consensus__pb2.GetNodeInstanceResponse.SerializeToString,
-            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'kudu.consensus.v1.ConsensusService', rpc_method_handlers)
@@ -189,7 +174,8 @@ def add_ConsensusServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ConsensusService:
-    """Every request but GetNodeInstance names in dest_uuid the server it is meant for; another refuses it with WRONG_SERVER_UUID.
+    """Every request names in dest_uuid the server it is meant for (on the stream each item's does); any other refuses it with
+    WRONG_SERVER_UUID. kudu.server.v1.GenericService/GetStatus says who lives at an address.
     """
 
     @staticmethod
@@ -371,33 +357,6 @@ class ConsensusService:
             '/kudu.consensus.v1.ConsensusService/GetLastOpId',
             kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdRequest.SerializeToString,
             kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetNodeInstance(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kudu.consensus.v1.ConsensusService/GetNodeInstance',
-            kudu__py_dot_pb_dot_consensus__pb2.GetNodeInstanceRequest.SerializeToString,
-            kudu__py_dot_pb_dot_consensus__pb2.GetNodeInstanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

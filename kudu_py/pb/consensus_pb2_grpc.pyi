@@ -27,7 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ConsensusServiceStub:
-    """Every request but GetNodeInstance names in dest_uuid the server it is meant for; another refuses it with WRONG_SERVER_UUID."""
+    """Every request names in dest_uuid the server it is meant for (on the stream each item's does); any other refuses it with
+    WRONG_SERVER_UUID. kudu.server.v1.GenericService/GetStatus says who lives at an address.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -47,12 +49,12 @@ class ConsensusServiceStub:
     """What the server's replicas know of their groups."""
     GetLastOpId: _grpc.UnaryUnaryMultiCallable[_consensus_pb2.GetLastOpIdRequest, _consensus_pb2.GetLastOpIdResponse]
     """The ends of a replica's log."""
-    GetNodeInstance: _grpc.UnaryUnaryMultiCallable[_consensus_pb2.GetNodeInstanceRequest, _consensus_pb2.GetNodeInstanceResponse]
-    """Who lives at this address."""
 
 @_typing.type_check_only
 class ConsensusServiceAsyncStub(ConsensusServiceStub):
-    """Every request but GetNodeInstance names in dest_uuid the server it is meant for; another refuses it with WRONG_SERVER_UUID."""
+    """Every request names in dest_uuid the server it is meant for (on the stream each item's does); any other refuses it with
+    WRONG_SERVER_UUID. kudu.server.v1.GenericService/GetStatus says who lives at an address.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpdateConsensus: _aio.UnaryUnaryMultiCallable[_consensus_pb2.UpdateConsensusRequest, _consensus_pb2.UpdateConsensusResponse]  # type: ignore[assignment]
@@ -69,11 +71,11 @@ class ConsensusServiceAsyncStub(ConsensusServiceStub):
     """What the server's replicas know of their groups."""
     GetLastOpId: _aio.UnaryUnaryMultiCallable[_consensus_pb2.GetLastOpIdRequest, _consensus_pb2.GetLastOpIdResponse]  # type: ignore[assignment]
     """The ends of a replica's log."""
-    GetNodeInstance: _aio.UnaryUnaryMultiCallable[_consensus_pb2.GetNodeInstanceRequest, _consensus_pb2.GetNodeInstanceResponse]  # type: ignore[assignment]
-    """Who lives at this address."""
 
 class ConsensusServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Every request but GetNodeInstance names in dest_uuid the server it is meant for; another refuses it with WRONG_SERVER_UUID."""
+    """Every request names in dest_uuid the server it is meant for (on the stream each item's does); any other refuses it with
+    WRONG_SERVER_UUID. kudu.server.v1.GenericService/GetStatus says who lives at an address.
+    """
 
     @_abc_1.abstractmethod
     def UpdateConsensus(
@@ -130,13 +132,5 @@ class ConsensusServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consensus_pb2.GetLastOpIdResponse, _abc.Awaitable[_consensus_pb2.GetLastOpIdResponse]]:
         """The ends of a replica's log."""
-
-    @_abc_1.abstractmethod
-    def GetNodeInstance(
-        self,
-        request: _consensus_pb2.GetNodeInstanceRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_consensus_pb2.GetNodeInstanceResponse, _abc.Awaitable[_consensus_pb2.GetNodeInstanceResponse]]:
-        """Who lives at this address."""
 
 def add_ConsensusServiceServicer_to_server(servicer: ConsensusServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

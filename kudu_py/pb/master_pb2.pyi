@@ -640,7 +640,7 @@ class TabletLocations(_message.Message):
     TABLE_ID_FIELD_NUMBER: _builtins.int
     tablet_id: _builtins.str
     config_index: _builtins.int
-    """Index of the committed config that these replicas are from."""
+    """Index of the committed config that these replicas are from; 0: the one the tablet was created with. Always set."""
     state: Global___CatalogTabletState.ValueType
     table_id: _builtins.str
     @_builtins.property
@@ -652,16 +652,18 @@ class TabletLocations(_message.Message):
         *,
         tablet_id: _builtins.str = ...,
         partition: _common_pb2.Partition | None = ...,
-        config_index: _builtins.int = ...,
+        config_index: _builtins.int | None = ...,
         replicas: _abc.Iterable[Global___ReplicaLocation] | None = ...,
         state: Global___CatalogTabletState.ValueType = ...,
         table_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_config_index", b"_config_index", "config_index", b"config_index", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_index", b"config_index", "partition", b"partition", "replicas", b"replicas", "state", b"state", "table_id", b"table_id", "tablet_id", b"tablet_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_config_index", b"_config_index", "config_index", b"config_index", "partition", b"partition", "replicas", b"replicas", "state", b"state", "table_id", b"table_id", "tablet_id", b"tablet_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__config_index: _TypeAlias = _typing.Literal["config_index"]  # noqa: Y015
+    _WhichOneofArgType__config_index: _TypeAlias = _typing.Literal["_config_index", b"_config_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__config_index) -> _WhichOneofReturnType__config_index | None: ...
 
 Global___TabletLocations: _TypeAlias = TabletLocations  # noqa: Y015
 

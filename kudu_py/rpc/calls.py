@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import ServerId
-from kudu_py.rpc.dest_uuid import FIELD, carries_dests, dest_reader, require_dest
+from kudu_py.rpc.dest_uuid import carries_dests, dest_reader, require_dest
 from kudu_py.rpc.status import to_status
 
 Req = TypeVar("Req")
@@ -167,7 +167,7 @@ class Wrapping:
         The context that they are called with needs three methods: `time_remaining`, `write`, and `abort_with_status`.
 
         Args:
-            checks_dest_uuid: requests must name this server; only types without a `dest_uuid` field are exempt.
+            checks_dest_uuid: requests must name this server; each type of the service has a `dest_uuid`.
             in_flight_max: calls of this service under way at most; more are told to try later. None: no bound of its
                 own.
         """
@@ -191,10 +191,8 @@ class Wrapping:
         assert deserialize is not None, f"{service}/{name} has no request type"
         serializer = handler.response_serializer
         # Requests are decoded here and not by gRPC, which would answer malformed ones with UNKNOWN and its own stack.
+        assert not checks_dest_uuid or carries_dests(descriptor), f"requests of {service}/{name} name no destination"
         if handler.request_streaming:
-            assert not checks_dest_uuid or carries_dests(descriptor), (
-                f"messages of {service}/{name} name no destination"
-            )
             uuid = self._uuid if checks_dest_uuid else None
             stream = handler.stream_stream if handler.response_streaming else handler.stream_unary
             assert stream is not None
@@ -218,7 +216,7 @@ class Wrapping:
     def _decoder(
         self, deserialize: Callable[[bytes], Any], descriptor: Descriptor, checks_dest_uuid: bool
     ) -> Callable[[bytes], Any]:
-        if not checks_dest_uuid or FIELD not in descriptor.fields_by_name:
+        if not checks_dest_uuid:
             return lambda raw: _decode(deserialize, raw)
         uuid = self._uuid
 

@@ -28,7 +28,7 @@ from kudu_py.consensus.raft_consensus import RaftConsensus
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
 from kudu_py.env.workers import Workers
-from kudu_py.pb import common_pb2, consensus_pb2
+from kudu_py.pb import consensus_pb2
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.tablet import bootstrap, metadata
 from kudu_py.tablet.context import ReplicaOptions, ServerContext
@@ -75,7 +75,6 @@ class TabletManager:
         rng: Chance,
         options: ReplicaOptions,
         memory: MemoryBudget,
-        registration: Callable[[], common_pb2.ServerRegistration],
         on_report: Callable[[TabletId], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
@@ -84,7 +83,6 @@ class TabletManager:
         Args:
             uuid, address: of this server.
             directories: where the replicas' files are; made if they are missing.
-            registration: what the server says of itself.
             on_report: told of each tablet whose role, term, config or state changed. Called from within changes: only
                 note it.
             on_fatal: told that the process has to end: a log or metadata could not be written, or a replica broke.
@@ -105,7 +103,6 @@ class TabletManager:
             on_report=on_report,
             on_fatal=on_fatal,
         )
-        self._registration = registration
         self._replicas: dict[TabletId, TabletReplica] = {}
         self._tombstones: dict[TabletId, Superblock] = {}
         self._voters: dict[TabletId, Tombstone] = {}
@@ -279,10 +276,6 @@ class TabletManager:
                 tablet_id, Tombstone(self._context, tablet_id, record, superblock.tombstone_last_op_id)
             )
         return await voter.vote(request)
-
-    def registration(self) -> common_pb2.ServerRegistration:
-        """What the server says of itself."""
-        return self._registration()
 
     # Creating and deleting.
 

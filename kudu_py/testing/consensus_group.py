@@ -25,7 +25,7 @@ from kudu_py.consensus.raft_consensus import ConsensusOptions, RaftConsensus
 from kudu_py.consensus.service import ConsensusServicer
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
-from kudu_py.pb import common_pb2, consensus_pb2
+from kudu_py.pb import consensus_pb2
 from kudu_py.pb.consensus_pb2_grpc import add_ConsensusServiceServicer_to_server
 from kudu_py.rpc.calls import AddToServer
 from kudu_py.rpc.dialer import Dialer
@@ -86,6 +86,7 @@ class GroupServer:
         fatal: what ended the replica, if anything.
         roles: every mark it was told.
         copies_wanted: every follower that `on_copy_needed` named.
+        has_room: whether it has memory for a leader's entries.
     """
 
     uuid: ServerId
@@ -104,6 +105,7 @@ class GroupServer:
     fatal: BaseException | None = None
     roles: list[RoleMark] = field(default_factory=list)
     copies_wanted: list[ServerId] = field(default_factory=list)
+    has_room: bool = True
     log: Log | None = None
     server: Server | None = None
     links: PeerLinks | None = None
@@ -146,6 +148,7 @@ class GroupServer:
             on_role_change=self.roles.append,
             on_fatal=self._note_fatal,
             on_copy_needed=lambda uuid, address: self.copies_wanted.append(uuid),
+            has_room=lambda: self.has_room,
         )
         self.server = self.serve()
         self.server.add(add_ConsensusServiceServicer_to_server, ConsensusServicer(self), checks_dest_uuid=True)
@@ -198,9 +201,6 @@ class GroupServer:
         self, tablet_id: TabletId, request: consensus_pb2.RequestVoteRequest
     ) -> consensus_pb2.RequestVoteResponse | None:
         return None
-
-    def registration(self) -> common_pb2.ServerRegistration:
-        return common_pb2.ServerRegistration(uuid=self.uuid, rpc_address=self.address)
 
     def _note_durable(self, op_id: OpId) -> None:
         if self.replica is not None:

@@ -25,7 +25,7 @@ from kudu_py.consensus.raft_consensus import ConsensusOptions
 from kudu_py.consensus.service import ConsensusServicer
 from kudu_py.env.clock import HybridClock
 from kudu_py.env.workers import InlineWorkers
-from kudu_py.pb import common_pb2, tserver_pb2
+from kudu_py.pb import tserver_pb2
 from kudu_py.pb.consensus_pb2_grpc import add_ConsensusServiceServicer_to_server
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.directories import ReplicaDirectories
@@ -143,7 +143,6 @@ class ReplicaHost:
             rng=self.rng,
             options=self.options,
             memory=MemoryBudget(self.memory_limit_bytes),
-            registration=lambda: common_pb2.ServerRegistration(uuid=self.uuid, rpc_address=self.address),
             on_report=self.reports.append,
             on_fatal=self.fatal.append,
         )

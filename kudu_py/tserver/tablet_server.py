@@ -24,11 +24,12 @@ from prometheus_client import CollectorRegistry
 
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.consensus.service import ConsensusServicer
+from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
 from kudu_py.env.workers import Workers
-from kudu_py.pb import common_pb2, consensus_pb2_grpc, tserver_admin_pb2_grpc, tserver_pb2_grpc
+from kudu_py.pb import common_pb2, consensus_pb2_grpc, server_pb2_grpc, tserver_admin_pb2_grpc, tserver_pb2_grpc
 from kudu_py.rpc.calls import AddToServer
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.tablet.context import ReplicaOptions
@@ -150,7 +151,6 @@ class TabletServer:
             rng=around.rng,
             options=settings.replica,
             memory=self.memory,
-            registration=self.registration,
             on_report=self._on_report,
             on_fatal=around.on_fatal,
         )
@@ -202,6 +202,11 @@ class TabletServer:
             TabletServerAdminServicer(self.manager),
             checks_dest_uuid=True,
             in_flight_max=self._settings.calls_max,
+        )
+        server.add(
+            server_pb2_grpc.add_GenericServiceServicer_to_server,
+            GenericServicer(self.registration),
+            checks_dest_uuid=False,
         )
         # Without a bound: a heartbeat that is refused costs an election.
         server.add(

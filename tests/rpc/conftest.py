@@ -27,11 +27,8 @@ class ConsensusServicer(consensus_pb2_grpc.ConsensusServiceServicer):
     cancelled: list[int] = field(default_factory=list)
     remaining_s: list[float | None] = field(default_factory=list)
 
-    async def GetNodeInstance(self, request, context):
-        self.remaining_s.append(call_remaining_s())
-        return consensus_pb2.GetNodeInstanceResponse()
-
     async def GetLastOpId(self, request, context):
+        self.remaining_s.append(call_remaining_s())
         self.on_last_op_id()
         return consensus_pb2.GetLastOpIdResponse()
 

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import ServerId
-from kudu_py.pb import consensus_pb2, consensus_pb2_grpc, tserver_pb2
+from kudu_py.pb import consensus_pb2, consensus_pb2_grpc, server_pb2_grpc, tserver_pb2
 from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import DialerOptions, GrpcDialer
-from kudu_py.rpc.server import RpcServer
+from kudu_py.rpc.server import RpcServer, RpcServerOptions
 
 UUID = "a" * 32
 OTHER = "b" * 32
@@ -58,8 +58,14 @@ async def test_a_request_for_another_server_is_refused_before_the_servicer_sees_
     assert raised.value.__cause__.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-async def test_a_request_type_without_dest_uuid_is_exempt(served):
-    await call(served.consensus_stub.GetNodeInstance(consensus_pb2.GetNodeInstanceRequest()))
+async def test_a_service_whose_requests_name_no_server_cannot_ask_for_the_check():
+    server = RpcServer(uuid=ServerId(UUID), registry=CollectorRegistry(), options=RpcServerOptions())
+    with pytest.raises(AssertionError, match="name no destination"):
+        server.add(
+            server_pb2_grpc.add_GenericServiceServicer_to_server,
+            server_pb2_grpc.GenericServiceServicer(),
+            checks_dest_uuid=True,
+        )
 
 
 async def test_a_servicers_error_reaches_the_client_whole(served):
@@ -101,8 +107,9 @@ async def test_malformed_bytes_are_an_invalid_argument(served):
 
 async def test_a_servicer_knows_how_long_its_client_waits(served):
     stub = served.consensus_stub
-    await call(stub.GetNodeInstance(consensus_pb2.GetNodeInstanceRequest(), timeout=30.0))
-    await call(stub.GetNodeInstance(consensus_pb2.GetNodeInstanceRequest()))
+    request = consensus_pb2.GetLastOpIdRequest(dest_uuid=UUID)
+    await call(stub.GetLastOpId(request, timeout=30.0))
+    await call(stub.GetLastOpId(request))
 
     with_deadline, without = served.consensus.remaining_s
     assert 20.0 < with_deadline < 31.0  # gRPC's own clock and the loop's differ by a little
@@ -390,7 +397,7 @@ async def test_nobody_at_the_address_is_an_error_that_names_it():
         address = f"127.0.0.1:{free.getsockname()[1]}"
         stub = consensus_pb2_grpc.ConsensusServiceStub(dialer.channel(address))
         with pytest.raises(KuduError, match=f"the server at {address} cannot be reached"):
-            await call(stub.GetNodeInstance(consensus_pb2.GetNodeInstanceRequest()), address=address)
+            await call(stub.GetLastOpId(consensus_pb2.GetLastOpIdRequest()), address=address)
     await dialer.close()
 
 
