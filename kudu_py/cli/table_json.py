@@ -76,11 +76,16 @@ def _schema(described: Json) -> Schema:
     columns = []
     for i, item in enumerate(_list(described.get("columns"), "schema.columns")):
         columns.append(_column(item, f"schema.columns[{i}]"))
-    by_name = {column.name: column for column in columns}
+    by_name: dict[str, ColumnSchema] = {}
+    for i, column in enumerate(columns):
+        if by_name.setdefault(column.name, column) is not column:
+            raise _refused(f"schema.columns[{i}].column_name", f"{column.name!r} is declared twice")
     keys = _texts(described.get("key_column_names"), "schema.key_column_names")
-    for key in keys:
+    for i, key in enumerate(keys):
         if key not in by_name:
             raise _refused("schema.key_column_names", f"{key!r} is no column of the table")
+        if key in keys[:i]:
+            raise _refused("schema.key_column_names", f"{key!r} is listed twice")
     ordered = [by_name[key] for key in keys] + [column for column in columns if column.name not in keys]
     schema = Schema(tuple(ordered), len(keys))
     schema.validate()

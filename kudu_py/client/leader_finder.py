@@ -167,7 +167,7 @@ class LeaderFinder:
                 f"no master reachable at {addresses} while {what} ({told}). Is a master running there? Give the "
                 "masters' RPC addresses, host:port, as `kudu-py master run` prints them",
                 verdict=verdict,
-                details={"addresses": addresses},
+                details={"addresses": addresses, "unreachable": "masters"},
             )
         return KuduError(
             ErrorCode.TIMED_OUT, f"{what} did not succeed in time; the masters said: {told}", verdict=verdict

@@ -127,3 +127,14 @@ def test_one_condition_needs_no_conjunction():
 def test_a_wrong_condition_is_refused_by_name(text, named):
     with pytest.raises(KuduError, match=named.replace("[", r"\[")):
         parse_predicates(text, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("names", "keys", "said"),
+    [(["k", "k"], ["k"], r"schema.columns\[1\].column_name: 'k'"), (["k", "v"], ["k", "k"], "key_column_names: 'k'")],
+)
+def test_a_column_named_twice_is_refused_and_not_merged(names, keys, said):
+    columns = [{"column_name": name, "column_type": "INT64"} for name in names]
+
+    with pytest.raises(KuduError, match=said):
+        parse_table(json.dumps({"table_name": "t", "schema": {"columns": columns, "key_column_names": keys}}))
