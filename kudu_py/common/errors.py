@@ -72,7 +72,7 @@ class ErrorCode(Enum):
     STEPPING_DOWN = "STEPPING_DOWN"
     ALREADY_IN_PROGRESS = "ALREADY_IN_PROGRESS"
     OPERATION_ABORTED = "OPERATION_ABORTED"
-    """The entry was overwritten by another leader's: it did not and will not take effect."""
+    """Another leader's entry was committed in its place: it did not and will not take effect."""
     # Masters.
     TABLE_NOT_FOUND = "TABLE_NOT_FOUND"
     TABLE_ALREADY_PRESENT = "TABLE_ALREADY_PRESENT"

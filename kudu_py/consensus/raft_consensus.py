@@ -3,7 +3,7 @@
 There is one door, `_step`, and it is synchronous: no `await` stands between a fact and its consequences, so there is no
 lock. The order in which an output is performed, and why:
 
- 1. Rounds that were overwritten fail before others take their indexes.
+ 1. Rounds that were overwritten make way before others take their indexes; what is committed there decides them.
  2. The log is cut before it is appended to. Entries are handed to the log and to the applier in one breath, so that the
     two never disagree about what an index means.
  3. Term and vote go to the disk beside them; the files are different and do not wait for each other.
@@ -49,6 +49,7 @@ from kudu_py.consensus.core.events import (
     EntryProposed,
     Event,
     HardStateDurable,
+    LogStalled,
     ReadIndexRequested,
     RoundsApplied,
     StepDownRequested,
@@ -106,6 +107,9 @@ class ConsensusOptions:
             together, unless they take more than this.
         vote_timeout_s: a RequestVote without an answer for this long is given up.
         clock_skew_max_s: timestamps further ahead than this are refused.
+        log_stall_max_s: a replica whose log has not taken what it was given for this long (a disk that hangs, or is
+            full) gives up leading and does not campaign. Several election timeouts, so that a sync which is merely slow
+            moves no leadership.
         facts_kept: the last facts told to the machine, logged when an assertion fails.
     """
 
@@ -119,6 +123,7 @@ class ConsensusOptions:
     apply_lazy_bytes_max: int = 64 << 10
     vote_timeout_s: float = 1.0
     clock_skew_max_s: float = 10.0
+    log_stall_max_s: float = 4.0
     facts_kept: int = 32
 
 
@@ -161,6 +166,7 @@ class RaftConsensus:
         on_role_change: Callable[[RoleMark], None],
         on_fatal: Callable[[BaseException], None],
         on_copy_needed: Callable[[ServerId, str], None] | None = None,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
         """A replica that does nothing yet; see `start`.
 
@@ -174,11 +180,13 @@ class RaftConsensus:
             on_fatal: told, once, that the replica can no longer be trusted: the log or the metadata could not be
                 written, an entry not applied, or an assertion failed. The process has to end.
             on_copy_needed: a follower (uuid, address) lacks the tablet, or is behind the log. Repeated until it is not.
+            has_room: whether a leader's entries may be taken; false where memory is short.
         """
         self.uuid, self.tablet_id, self.address = uuid, tablet_id, address
         self.metadata, self.log, self.options = metadata, log, options
         self._threads, self._clock, self._links = threads, clock, links
         self._on_role_change, self._on_fatal, self._on_copy_needed = on_role_change, on_fatal, on_copy_needed
+        self._has_room = has_room
         self._loop = asyncio.get_running_loop()
         self._logger = _log.bind(tablet=tablet_id, server=uuid)
         self._raft = Raft(
@@ -243,6 +251,7 @@ class RaftConsensus:
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._is_stalled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_reason: KuduError | None = KuduError(
             ErrorCode.TABLET_NOT_RUNNING, f"tablet {tablet_id} is starting", verdict=Verdict.TRY_LATER
@@ -256,7 +265,7 @@ class RaftConsensus:
     async def start(self) -> None:
         """Begins to take part in the group."""
         self._stop_reason = None
-        self.metadata.attach(self._threads, on_durable=self._note_hard_state_durable, on_failure=self._fail)
+        self.metadata.attach(self._threads, on_durable=self._note_hard_state_durable, on_failure=self._disk_failed)
         self._step(ClockAdvanced())
 
     async def stop(self) -> None:
@@ -289,6 +298,10 @@ class RaftConsensus:
 
     def log_failed(self, error: BaseException) -> None:
         """The log could not be written."""
+        self._disk_failed(error)
+
+    def fail(self, error: BaseException) -> None:
+        """What the replica stands on was found damaged: it falls silent, as after an entry that cannot be applied."""
         self._fail(error)
 
     # What it is.
@@ -534,8 +547,10 @@ class RaftConsensus:
                 self._time.observe(entries[-1].timestamp, f"leader {request.caller_uuid}")
             # May find a malformed config, so before anything has changed.
             core_entries = tuple([core_entry(entry) for entry in entries])
-            if entries:
-                self.log.check_room(sum([len(entry.record) for entry in entries]))
+            if entries and not self._has_room_for(entries):
+                # Taken as a heartbeat. A refusal would teach the leader nothing, not even that this replica lives: with
+                # a majority short of room it would step down, and those that refuse would campaign for nothing.
+                entries = core_entries = ()
         except KuduError as error:
             respond(error)
             return
@@ -577,6 +592,9 @@ class RaftConsensus:
         self._received.clear()
         if self._raft.leader == leader:
             self._leader_address = (leader, request.caller_address)
+
+    def _has_room_for(self, entries: Sequence[Entry]) -> bool:
+        return self._has_room() and self.log.has_room(sum([len(entry.record) for entry in entries]))
 
     async def handle_update(
         self, request: consensus_pb2.UpdateConsensusRequest
@@ -671,7 +689,7 @@ class RaftConsensus:
     def _perform(self, out: Output) -> None:
         """The order is explained at the head of this module."""
         if out.abort_after is not None:
-            self._rounds.abort_after(out.abort_after)
+            self._rounds.overwrite_after(out.abort_after)
         if out.truncate_after is not None:
             self.log.truncate_after(out.truncate_after)
             self._applier.drop_after(out.truncate_after)
@@ -870,9 +888,11 @@ class RaftConsensus:
             return
         waits, self._safe_waits = self._safe_waits, []
         for timestamp, safe in waits:
+            if safe.done():
+                continue  # whoever waited gave up
             if timestamp > self._time.safe_time:
                 self._safe_waits.append((timestamp, safe))
-            elif not safe.done():
+            else:
                 safe.set_result(None)
 
     def _arm(self, deadline: float | None) -> None:
@@ -893,9 +913,17 @@ class RaftConsensus:
         if self._deadline is None or self._stop_reason is not None:
             return
         if self._clock.monotonic() >= self._deadline:
-            self._step(ClockAdvanced())
+            self._step(LogStalled() if self._is_log_stalled() else ClockAdvanced())
         else:
             self._arm(self._deadline)
+
+    def _is_log_stalled(self) -> bool:
+        """Whether the log was found stalled twice in a row: a process that was stopped finds its own timers first, and
+        the disk's answer a moment later."""
+        was_stalled, self._is_stalled = self._is_stalled, self.log.stalled_s > self.options.log_stall_max_s
+        if self._is_stalled and was_stalled and self._raft.role is Role.LEADER:
+            self._logger.error("log_stalled", stalled_s=round(self.log.stalled_s, 1), last=str(self.last_op_id))
+        return self._is_stalled and was_stalled
 
     # Other servers.
 
@@ -1043,6 +1071,15 @@ class RaftConsensus:
         except Exception as error:
             self._logger.exception("consensus_task_died")
             self._fail(error)
+
+    def _disk_failed(self, error: BaseException) -> None:
+        """A write or sync failed. Fatal also while the replica stops: what it promised may never be durable."""
+        reason = self._stop_reason
+        if reason is None or reason.code is ErrorCode.TABLET_FAILED:
+            self._fail(error)
+        else:
+            self._logger.error("consensus_failed", error=repr(error))
+            self._on_fatal(error)
 
     def _fail(self, error: BaseException) -> None:
         """The replica cannot be trusted any more: it falls silent, and the process is told."""

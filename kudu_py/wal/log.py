@@ -195,8 +195,10 @@ class Log:
 
     @property
     def stalled_s(self) -> float:
-        """How long the write in flight has taken so far; for the watchdog against a disk that never answers."""
-        since = self._writer.in_flight_since
+        """How long what is to be written next has been under way, or has waited for a segment that there is no room for
+        or that the disk does not deliver; for the watchdog against a disk that never answers."""
+        writer = self._writer
+        since = writer.in_flight_since if writer.in_flight_since is not None else writer.waiting_since
         return 0.0 if since is None else asyncio.get_running_loop().time() - since
 
     def term_at(self, index: int) -> int | None:

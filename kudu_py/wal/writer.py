@@ -48,6 +48,7 @@ class Writer:
         is_failed: an error ended the log; nothing is durable any more that was not reported.
         batches, bytes_written: since the log was opened, for metrics.
         in_flight_since: loop time at which the batch in flight was started; None if there is none.
+        waiting_since: loop time at which the queue began to wait for a segment to write to; None if it does not.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Writer:
         self._is_stopped = False
         self._idle: list[asyncio.Future[None]] = []
         self.in_flight_since: float | None = None
+        self.waiting_since: float | None = None
         self.is_failed = False
         self.batches = 0
         self.bytes_written = 0
@@ -113,6 +115,7 @@ class Writer:
         if self.in_flight_since is not None or self.is_failed or self._is_stopped:
             return
         if not self._queue and self._truncate_to is None:
+            self.waiting_since = None
             self._tell_idle()
             return
         needed = batch_bytes(1, len(self._queue[0].payload)) if self._queue else batch_bytes(0, 0)
@@ -120,6 +123,8 @@ class Writer:
         if segment is None or segment.room_bytes < needed:
             full, segment = segment, self._allocator.take(needed)
             if segment is None:
+                if self.waiting_since is None:
+                    self.waiting_since = asyncio.get_running_loop().time()
                 self._allocator.prepare(needed, is_urgent=True)
                 if self._allocator.is_full:
                     self._tell_idle()
@@ -162,7 +167,7 @@ class Writer:
             segment.first_previous_crc = self._last_crc
         self._written_last, self._last_crc = batch.last, batch.crc
         self._in_flight_payload_bytes = payload_bytes
-        self.in_flight_since = asyncio.get_running_loop().time()
+        self.in_flight_since, self.waiting_since = asyncio.get_running_loop().time(), None
         self._threads.submit(
             _write_job(full, segment, batch), lambda result: self._done(full, segment, preceding, batch, result)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 
 import pytest
@@ -12,12 +13,22 @@ from kudu_py.consensus.core.model import EntryKind, MemberType, RaftConfig, Role
 from kudu_py.consensus.raft_consensus import ConsensusOptions
 from kudu_py.pb import consensus_pb2
 from kudu_py.testing.consensus_group import TESTING_OPTIONS, SimGroup, group_config
-from kudu_py.testing.sim_disk import Fault, Operation
+from kudu_py.testing.sim_disk import Fault, Operation, SimDiskThreads
 from kudu_py.wal.options import WalOptions
 
 
 def write(server, payload=b"x"):
     return server.raft.propose(EntryKind.WRITE, payload)
+
+
+SMALL_SEGMENTS = WalOptions(segment_size_bytes_first=4096, segment_size_bytes_min=4096, segment_size_bytes_max=8192)
+
+
+def full_disk(group, server):
+    """From now on there is no room for another segment of the log."""
+    return group.disks[group.servers.index(server)].inject(
+        Fault(Operation.CREATE, errno.ENOSPC, path_contains="/wal/wal-", times=None)
+    )
 
 
 def others(group, *servers):
@@ -524,6 +535,126 @@ class TestFailures:
                 assert pending.future.exception().verdict is Verdict.UNKNOWN
             await group.write(b"the others go on", others(group, victim))
             await victim.halt()
+
+        simulate(story())
+
+    def test_a_failure_of_the_disk_while_the_replica_stops_is_fatal_too(self, simulate):
+        async def story():
+            group = SimGroup()
+            await group.start()
+            victim = await group.leader()
+            await group.settle()
+            group.disks[group.servers.index(victim)].inject(Fault(Operation.SYNC, errno.EIO, "consensus-meta"))
+            request = consensus_pb2.RequestVoteRequest(
+                dest_uuid=victim.uuid,
+                tablet_id=victim.tablet_id,
+                candidate_uuid=others(group, victim)[0].uuid,
+                candidate_term=victim.raft.term + 1,
+                ignore_live_leader=True,
+            )
+            raft = victim.raft
+            vote = asyncio.ensure_future(raft.handle_vote(request))
+            while raft.metadata.is_durable:  # noqa: ASYNC110  # the very moment between the vote and its flush
+                await asyncio.sleep(0)
+            await raft.stop()
+            # Whoever deletes the replica waits for what it may have promised, which will never be durable.
+            await group.wait_until(lambda: victim.fatal is not None, 5)
+            assert not raft.metadata.is_durable
+            await asyncio.gather(vote, return_exceptions=True)
+            await group.crash(victim)
+            await group.stop()
+
+        simulate(story())
+
+    def test_a_leader_whose_disk_does_not_answer_makes_way_for_another(self, simulate, link_options):
+        async def story():
+            group = SimGroup(link_options=link_options)
+            await group.start()
+            stalled = await group.leader()
+            await group.settle()
+            stalled.threads.hang()
+            pending = write(stalled, b"on two disks of three")
+            await pending.future
+            await group.leader(others(group, stalled))
+            await group.wait_until(lambda: stalled.raft.role is not Role.LEADER, 1)
+            await group.write(b"by another", others(group, stalled))
+            await asyncio.sleep(20)
+            assert stalled.raft.role is Role.FOLLOWER
+            stalled.threads.release()
+            await group.settle()
+            assert stalled.machine.payloads == [b"on two disks of three", b"by another"]
+            await group.stop()
+
+        simulate(story())
+
+    def test_a_leader_without_room_for_what_it_took_makes_way_for_another(self, simulate):
+        async def story():
+            group = SimGroup(wal_options=SMALL_SEGMENTS)
+            await group.start()
+            full = await group.leader()
+            await group.settle()
+            full_disk(group, full)
+            for _ in range(20):
+                with contextlib.suppress(KuduError):  # refused, once the log has found out
+                    write(full, bytes(1500))
+            await group.write(b"by another", others(group, full))
+            assert full.fatal is None
+            await group.stop()
+
+        simulate(story())
+
+    def test_a_slow_disk_costs_no_leadership(self, simulate):
+        async def story():
+            group = SimGroup()
+            for server in group.servers:
+                server.threads = SimDiskThreads(server.threads.disk, group.rng, delay_s=(0.8, 1.0))
+            await group.start()
+            leader = await group.leader()
+            for i in range(10):
+                await write(leader, bytes([i])).future
+            assert [server.raft.term for server in group.servers] == [leader.raft.term] * 3
+            assert leader.raft.role is Role.LEADER
+            await group.stop()
+
+        simulate(story())
+
+    def test_followers_without_room_still_hear_their_leader(self, simulate, link_options):
+        async def story():
+            group = SimGroup(link_options=link_options, wal_options=SMALL_SEGMENTS)
+            await group.start()
+            leader = await group.leader()
+            await group.settle()
+            faults = [full_disk(group, server) for server in others(group, leader)]
+            term = leader.raft.term
+            pending = [write(leader, bytes(1500)) for _ in range(20)]
+            await asyncio.sleep(20)
+            assert [server.raft.term for server in group.servers] == [term] * 3
+            assert leader.raft.role is Role.LEADER
+            assert not pending[-1].future.done()
+            for fault in faults:
+                fault.times = 0
+            await asyncio.gather(*(one.future for one in pending))
+            await group.stop()
+
+        simulate(story())
+
+    def test_followers_short_of_memory_take_no_entries_and_still_hear_their_leader(self, simulate, link_options):
+        async def story():
+            group = SimGroup(link_options=link_options)
+            await group.start()
+            leader = await group.leader()
+            await group.settle()
+            term = leader.raft.term
+            for server in others(group, leader):
+                server.has_room = False
+            pending = write(leader)
+            await asyncio.sleep(10)
+            assert [server.raft.term for server in group.servers] == [term] * 3
+            assert not pending.future.done()
+            assert all(server.raft.last_op_id < pending.op_id for server in others(group, leader))
+            others(group, leader)[0].has_room = True
+            await pending.future
+            await group.stop()
 
         simulate(story())
 

@@ -629,6 +629,21 @@ def test_a_hung_disk_shows(simulate, rig, make_records):
     simulate(main())
 
 
+def test_waiting_for_a_segment_shows_as_a_stall(simulate, rig, make_records):
+    async def main():
+        log = await rig.open()
+        full = rig.disk.inject(Fault(Operation.CREATE, errno.ENOSPC, path_contains="wal-", times=None))
+        log.append(make_records(1, 1, 3))
+        await asyncio.sleep(5)
+        assert log.stalled_s == pytest.approx(5, abs=0.1)
+        full.times = 0
+        await asyncio.sleep(2)
+        assert log.stalled_s == 0
+        assert log.durable_op_id.index == 3
+
+    simulate(main())
+
+
 def test_a_closed_log_refuses(simulate, rig, make_records):
     async def main():
         log = await rig.open()

@@ -25,7 +25,7 @@ from kudu_py.consensus.core.membership import follow_members, stepping_down
 from kudu_py.consensus.core.model import EntryKind, Role
 from kudu_py.consensus.core.output import Done, Output, Refused, SendVoteRequest, VoteReply
 from kudu_py.consensus.core.quorum import has_majority
-from kudu_py.consensus.core.replication import advance_transfer, append_own
+from kudu_py.consensus.core.replication import advance_transfer, append_own, on_leader_clock
 from kudu_py.consensus.core.state import NEVER, Campaign, ReplicaState, Transfer
 from kudu_py.consensus.core.transitions import (
     adopt_term,
@@ -52,6 +52,20 @@ def on_election_clock(state: ReplicaState, now: float, out: Output) -> None:
         arm_election_timer(state, now)
         return
     start_pre_vote(state, now, out)
+
+
+def on_log_stalled(state: ReplicaState, now: float, out: Output) -> None:
+    """The own disk does not keep up at all. A leader gives up if another voter could take its place; nobody campaigns.
+
+    What was proposed stays in the log and may commit: the others may have it.
+    """
+    if state.role is not Role.LEADER:
+        if now >= state.election_deadline:
+            arm_election_timer(state, now)
+    elif len(state.voters) > 1:
+        become_follower(state, now, out, None)
+    else:
+        on_leader_clock(state, now, out)
 
 
 def start_pre_vote(state: ReplicaState, now: float, out: Output) -> None:

@@ -21,6 +21,14 @@ class ClockAdvanced:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStalled:
+    """As `ClockAdvanced`, and the own log has not taken what it was given for so long that another had better lead.
+
+    A leader whose disk hangs or is full would otherwise go on for ever: heartbeats need no disk.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class EntryProposed:
     """A client operation arrived for the leader. If it does not lead, `Output.refused` carries the token."""
 
@@ -192,6 +200,7 @@ class ReadIndexRequested:
 
 Event = (
     ClockAdvanced
+    | LogStalled
     | EntryProposed
     | ConfigChangeProposed
     | AppendReceived

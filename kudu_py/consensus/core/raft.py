@@ -19,6 +19,7 @@ from kudu_py.consensus.core.events import (
     FollowerBehindLog,
     FollowerLacksTablet,
     HardStateDurable,
+    LogStalled,
     ReadIndexRequested,
     RequestFailed,
     RoundsApplied,
@@ -228,6 +229,8 @@ class Raft:
                 election.on_election_requested(state, now, event, out)
             case ConfigChangeProposed():
                 self._on_config_change_proposed(state, now, event, out)
+            case LogStalled():
+                election.on_log_stalled(state, now, out)
 
     def _on_entry_proposed(self, state: ReplicaState, now: float, event: EntryProposed, out: Output) -> None:
         assert event.kind is not EntryKind.CONFIG_CHANGE, "a config change is proposed as ConfigChangeProposed"

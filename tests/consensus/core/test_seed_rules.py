@@ -14,6 +14,7 @@ from kudu_py.consensus.core.events import (
     FollowerBehindLog,
     FollowerLacksTablet,
     HardStateDurable,
+    LogStalled,
     ReadIndexRequested,
     StepDownRequested,
     VoteAnswered,
@@ -350,6 +351,35 @@ class TestDisruption:
         single.step(0.0, ClockAdvanced())
         single.step(0.0, HardStateDurable(HardState(1, A)))
         assert refusal_of(single.step(0.0, StepDownRequested(1))).code.value == "ILLEGAL_STATE"
+
+
+class TestStalledLog:
+    """A disk that hangs must not be hidden by heartbeats, which need none (hashicorp/raft #503)."""
+
+    def test_a_leader_with_a_stalled_log_gives_up_and_keeps_term_vote_and_entries(self):
+        raft = make_raft()
+        now = lead(raft)
+        raft.step(now, EntryProposed(EntryKind.WRITE, 1))
+        term, last = raft.term, raft.last_op_id
+        out = raft.step(now, LogStalled())
+        assert (raft.role, raft.leader, raft.term, raft.last_op_id) == (Role.FOLLOWER, None, term, last)
+        assert (out.send, out.hard_state, out.abort_after) == ([], None, None)
+
+    def test_a_leader_that_nobody_could_replace_goes_on(self):
+        raft = make_raft(config=config_of("a", "b"))
+        raft.step(100.0, ClockAdvanced())
+        raft.step(100.0, HardStateDurable(raft.hard_state))
+        assert raft.role is Role.LEADER
+        out = raft.step(110.0, LogStalled())
+        assert raft.role is Role.LEADER
+        assert B in appends(out)
+
+    def test_a_replica_with_a_stalled_log_does_not_campaign(self):
+        raft = make_raft()
+        deadline = raft.step(100.0, ClockAdvanced()).deadline
+        out = raft.step(deadline + 0.01, LogStalled())
+        assert out.send == []
+        assert out.deadline > deadline + 0.01
 
 
 class TestStart:
