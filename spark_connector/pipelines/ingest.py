@@ -16,6 +16,7 @@ import argparse
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,6 +203,8 @@ def run(spark: SparkSession, options: argparse.Namespace) -> Report:
 def main(argv: list[str]) -> int:
     """The command."""
     options = parse_arguments(argv)
+    # Said whenever pandas 3 is installed; nothing here uses pandas.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     builder = SparkSession.builder.appName(f"ingest {options.table}")
     spark = spark_connector.configure(builder, push_down=True).getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
