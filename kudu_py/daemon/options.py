@@ -51,6 +51,12 @@ class CommonOptions:
         minimum=1,
         maximum=1024,
     )
+    log_retain_mb: int = flag(
+        64,
+        "Log kept per tablet although its rows are on disk, so that a replica that was away can catch up from it.",
+        group=_STORAGE,
+        minimum=0,
+    )
     fs_wal_dir_reserved_bytes: int = flag(
         64 << 20,
         "Space on the file system that logs leave free; writes are told to try later when it is reached.",

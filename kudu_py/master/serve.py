@@ -146,6 +146,7 @@ def replica_options(options: MasterOptions) -> ReplicaOptions:
                 check_invariants=options.raft_check_invariants,
             )
         ),
+        log_retain_bytes=options.log_retain_mb << 20,
         wal=WalOptions(
             segment_size_bytes_min=min(WalOptions().segment_size_bytes_min, options.log_segment_size_mb << 20),
             segment_size_bytes_max=options.log_segment_size_mb << 20,

@@ -42,9 +42,7 @@ class WriteWorkload:
         longest_pause_s: the longest time between two acknowledgements.
     """
 
-    def __init__(
-        self, masters: str, table: str, *, first_key: int = FIRST_INSERTED_KEY, round_rows: int = 40
-    ) -> None:
+    def __init__(self, masters: str, table: str, *, first_key: int = FIRST_INSERTED_KEY, round_rows: int = 40) -> None:
         self._masters = masters
         self._table = table
         self._next = first_key

@@ -59,6 +59,7 @@ def settings_of(options: TabletServerOptions) -> TabletServerSettings:
             tablet=TabletOptions(flush_bytes=options.flush_threshold_mb << 20),
             # What a client can send must also fit into a message to a follower, else the tablet would stand still.
             write_bytes_max=min(ReplicaOptions().write_bytes_max, message_bytes_max - _MESSAGE_OVERHEAD_BYTES),
+            log_retain_bytes=options.log_retain_mb << 20,
             history_max_age_s=float(options.tablet_history_max_age_sec),
             open_concurrently_max=options.num_tablets_to_open_simultaneously,
         ),

@@ -68,7 +68,7 @@ def test_every_daemon_shows_metrics_health_and_settings_over_http(cluster):
         names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line and not line.startswith("#")}
         assert names
         assert not {name for name in names if not name.startswith("kudu_")}
-        assert 'kudu_rpc_duration_seconds_bucket{' in text
+        assert "kudu_rpc_duration_seconds_bucket{" in text
         status, kind, text = get(f"{base}/healthz")
         assert (status, kind) == (200, "application/json")
         assert json.loads(text)["status"] == "SERVING"
