@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.common.ids import TabletId
+from kudu_py.common.ids import TabletId, is_id
 from kudu_py.common.opid import OpId
 from kudu_py.consensus.bootstrap import BootstrapResult, read_bootstrap
 from kudu_py.consensus.core.model import HardState, RaftConfig
@@ -44,7 +44,7 @@ from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord
 from kudu_py.env.disk import Disk
 from kudu_py.tablet import metadata
 from kudu_py.tablet.context import ServerContext
-from kudu_py.tablet.directories import ReplicaDirectories, empty_tree, remove_tree
+from kudu_py.tablet.directories import ReplicaDirectories, empty_tree, is_directory, remove_tree
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.retained_results import RetainedResults
 from kudu_py.tablet.tablet import Tablet
@@ -69,7 +69,9 @@ def create_files(disk: Disk, directories: ReplicaDirectories, superblock: Superb
     assert superblock.data_state is DataState.READY, superblock.data_state
     tablet_id = superblock.tablet_id
     record = ConsensusRecord(tablet_id, HardState(0, None), config)
-    ConsensusMetadata.create(disk, directories.consensus_metadata_path(tablet_id), record)
+    consensus_metadata_path = directories.consensus_metadata_path(tablet_id)
+    _require_no_promises(disk, consensus_metadata_path, tablet_id)
+    ConsensusMetadata.create(disk, consensus_metadata_path, record)
     for path in (directories.log_directory(tablet_id), directories.row_directory(tablet_id)):
         disk.make_dir(path)
         empty_tree(disk, path)
@@ -77,6 +79,27 @@ def create_files(disk: Disk, directories: ReplicaDirectories, superblock: Superb
     disk.sync_dir(directories.logs)
     disk.sync_dir(directories.rows)
     metadata.write(disk, directories.superblock_path(tablet_id), superblock)
+
+
+def remove_unfinished_creations(disk: Disk, directories: ReplicaDirectories) -> list[str]:
+    """Removes what creations that were cut short left: empty directories. Blocks: for disk jobs.
+
+    Returns:
+        directories that no superblock speaks of but that are not empty. No creation leaves such; a superblock may have
+        been lost, so they are not touched.
+    """
+    known = set(directories.tablet_ids(disk))
+    lost: list[str] = []
+    for parent in (directories.logs, directories.rows):
+        for name in disk.list_dir(parent):
+            path = f"{parent}/{name}"
+            if name in known or not is_id(name) or not is_directory(disk, path):
+                continue
+            if disk.list_dir(path):
+                lost.append(path)
+            else:
+                disk.remove_dir(path)
+    return lost
 
 
 def delete_files(disk: Disk, directories: ReplicaDirectories, superblock: Superblock, last: OpId | None) -> Superblock:
@@ -145,7 +168,18 @@ async def open_replica(
         options=context.options.wal,
         on_durable=on_durable,
         on_failure=on_failure,
+        cache_budget=context.log_cache,
     )
+    if (torn := log.torn_tail) is not None:
+        # Usual after a power cut while writing. Worth a line, for it is also what rot at the very end looks like.
+        _log.warning(
+            "log_tail_cut",
+            tablet=tablet_id,
+            path=torn.path,
+            offset=torn.offset,
+            announced=str(torn.last_op_id) if torn.last_op_id is not None else "",
+            last=str(log.last_op_id),
+        )
     try:
         bootstrap = await read_bootstrap(
             log, applied=superblock.checkpoint, applied_timestamp=superblock.checkpoint_timestamp
@@ -162,6 +196,21 @@ def _load_consensus_metadata(disk: Disk, directories: ReplicaDirectories, tablet
         return ConsensusMetadata.load(disk, path, tablet_id)
     except FileNotFoundError as error:
         raise _lost(path, "the consensus metadata (term and vote)") from error
+
+
+def _require_no_promises(disk: Disk, path: str, tablet_id: TabletId) -> None:
+    """Refuses to create where another replica made promises: its superblock was lost, and they may not be forgotten."""
+    try:
+        found = ConsensusMetadata.load(disk, path, tablet_id).hard_state
+    except FileNotFoundError:
+        return
+    if found.term > 0:
+        raise KuduError(
+            ErrorCode.CORRUPTION,
+            f"{path} remembers term {found.term} of a replica whose superblock is missing; move it away only if that "
+            "replica is gone from its group's config",
+            details={"path": path},
+        )
 
 
 def _require_directory(disk: Disk, path: str, what: str) -> None:

@@ -18,6 +18,7 @@ from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.tablet import TabletOptions
 from kudu_py.wal.options import WalOptions
+from kudu_py.wal.recent import CacheBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class ReplicaOptions:
         history_max_age_s: snapshots older than this need not be readable.
         log_retain_bytes: log kept although a checkpoint covers it, so that a follower that was away need not be copied.
         log_retain_bytes_max: log kept for followers that are still behind it; beyond, they have to be copied.
+        log_cache_bytes_max: recent entries kept in memory for followers by all logs of the server together.
         open_concurrently_max: replicas that are opened or deleted at the same time.
     """
 
@@ -48,6 +50,7 @@ class ReplicaOptions:
     history_max_age_s: float = 7 * 24 * 3600.0
     log_retain_bytes: int = 64 << 20
     log_retain_bytes_max: int = 640 << 20
+    log_cache_bytes_max: int = 128 << 20
     open_concurrently_max: int = 4
 
     def __post_init__(self) -> None:
@@ -67,6 +70,7 @@ class ServerContext:
         threads, workers, peer_links, clock, hybrid_clock, rng: the seams, and the ways to other servers.
         options: of every replica.
         memory: of all of them together.
+        log_cache: the recent entries that their logs keep in memory.
         on_report: something that the masters want to know of this tablet has changed: role, term, config, state.
         on_fatal: the log, the metadata or a replica's own code failed; the process has to end.
     """
@@ -82,6 +86,7 @@ class ServerContext:
     rng: Chance
     options: ReplicaOptions
     memory: MemoryBudget
+    log_cache: CacheBudget
     on_report: Callable[[TabletId], None]
     on_fatal: Callable[[BaseException], None]
 

@@ -57,10 +57,17 @@ class ReplicaDirectories:
         return f"{self.rows}/{require_id(tablet_id, 'tablet_id')}"
 
     def create(self, disk: Disk) -> None:
-        """Makes the directories themselves, durably. Idempotent. Blocks: for disk jobs."""
-        for path in (self.superblocks, self.consensus_metadata, self.logs, self.rows):
+        """Makes the directories themselves, durably. Idempotent. Blocks: for disk jobs.
+
+        What is in them is durable on return: a process that was killed may have left a rename that only the cache
+        knows, and whoever starts now acts on what it finds (removes files that a superblock does not name, repeats a
+        vote).
+        """
+        paths = (self.superblocks, self.consensus_metadata, self.logs, self.rows)
+        for path in paths:
             disk.make_dir(path)
-        disk.sync_dir(self.root)
+        for path in (*paths, self.root):
+            disk.sync_dir(path)
 
     def tablet_ids(self, disk: Disk) -> list[TabletId]:
         """Ids of all tablets with a superblock, sorted; what an unfinished replacement left is removed. Blocks."""

@@ -38,6 +38,7 @@ from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.tablet.tombstone import Tombstone
+from kudu_py.wal.recent import CacheBudget
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -100,6 +101,7 @@ class TabletManager:
             rng=rng,
             options=options,
             memory=memory,
+            log_cache=CacheBudget(options.log_cache_bytes_max),
             on_report=on_report,
             on_fatal=on_fatal,
         )
@@ -151,6 +153,8 @@ class TabletManager:
                 found[tablet_id] = error
             else:
                 found[tablet_id] = bootstrap.roll_forward(disk, directories, superblock)
+        for path in bootstrap.remove_unfinished_creations(disk, directories):
+            _log.error("files_without_superblock", path=path)
         return found
 
     async def _open(self, replica: TabletReplica) -> None:

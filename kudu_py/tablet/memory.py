@@ -13,10 +13,18 @@ class MemoryBudget:
     Above `pressure_bytes` flushes are urged. Above `limit_bytes` writes are refused, before they take a timestamp,
     until a flush has made room. The limit is a part of the process's memory: flushes copy what they sort, and Arrow,
     gRPC and the logs' caches need room of their own (see `ROWS_SHARE`).
+
+    Entries of other leaders are put off only above `followed_limit_bytes`, which is higher. Flushes free rows, but
+    writes on their way are freed only when followers take them: with one bound for both, servers that are full of
+    writes of their own would wait for each other for ever.
     """
 
     ROWS_SHARE = 0.4
     """Part of the process's memory limit that rows may take."""
+    FOLLOWED_EXTRA_SHARE = 0.25
+    """Of the rows' limit: room above it for entries of other leaders."""
+    FOLLOWED_EXTRA_BYTES_MIN = 32 << 20
+    """More than the largest write, which is let in while there is any room."""
     PRESSURE_SHARE = 0.5
     """Part of the rows' limit above which flushes are urged: a flush takes a while, and writes go on meanwhile."""
 
@@ -31,6 +39,18 @@ class MemoryBudget:
     def is_under_pressure(self) -> bool:
         """Whether flushes should be hurried."""
         return self.used_bytes > self.pressure_bytes
+
+    @property
+    def followed_limit_bytes(self) -> int:
+        """Above this no entries of other leaders are taken."""
+        return self.limit_bytes + max(int(self.limit_bytes * self.FOLLOWED_EXTRA_SHARE), self.FOLLOWED_EXTRA_BYTES_MIN)
+
+    def has_room_to_follow(self) -> bool:
+        """Whether entries of another leader may be taken; it sends them again if not."""
+        if self.used_bytes <= self.followed_limit_bytes:
+            return True
+        self.on_pressure()
+        return False
 
     def change(self, delta_bytes: int) -> None:
         """Takes or gives back memory."""

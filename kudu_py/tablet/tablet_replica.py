@@ -63,7 +63,7 @@ class ReplicaState(Enum):
     BOOTSTRAPPING = "BOOTSTRAPPING"
     RUNNING = "RUNNING"
     FAILED = "FAILED"
-    """It could not be opened; the reason is kept, the files are left as they are."""
+    """It could not be opened, or was found damaged; the reason is kept, the files are left as they are."""
     STOPPING = "STOPPING"
     STOPPED = "STOPPED"
 
@@ -108,6 +108,7 @@ class TabletReplica:
         self._applied_timestamp = superblock.checkpoint_timestamp
         self._memory_bytes = 0
         self._lacking: set[ServerId] = set()
+        self._is_released = False
         self.state = ReplicaState.NOT_STARTED
         self.error: KuduError | OSError | None = None
         """Why it FAILED."""
@@ -198,7 +199,7 @@ class TabletReplica:
         if self.state is ReplicaState.FAILED:
             raise KuduError(
                 ErrorCode.TABLET_FAILED,
-                f"the replica of tablet {self.tablet_id} could not be opened: {self.error}",
+                f"the replica of tablet {self.tablet_id} has failed: {self.error}",
                 verdict=Verdict.TRY_LATER,
             )
         raise KuduError(
@@ -244,7 +245,8 @@ class TabletReplica:
             await self._release()
             self._set_state(ReplicaState.FAILED)
             return
-        self._set_state(ReplicaState.RUNNING)
+        if self.error is None:
+            self._set_state(ReplicaState.RUNNING)
 
     def _join(self, opened: OpenedReplica) -> _Parts:
         context = self._context
@@ -267,8 +269,9 @@ class TabletReplica:
             state_machine=self,
             bootstrap=opened.bootstrap,
             on_role_change=lambda _: context.on_report(self.tablet_id),
-            on_fatal=context.on_fatal,
+            on_fatal=self._on_consensus_failure,
             on_copy_needed=self._note_copy_needed,
+            has_room=context.memory.has_room_to_follow,
         )
         intake = WriteIntake(context, consensus, opened.tablet, opened.retained, self.tablet_id)
         checkpointer = Checkpointer(
@@ -288,13 +291,30 @@ class TabletReplica:
         """Leaves the group and closes the files. Waiting writers get "outcome unknown". Idempotent."""
         if self.state in (ReplicaState.STOPPED, ReplicaState.STOPPING):
             return
-        was_failed = self.state is ReplicaState.FAILED
         self._set_state(ReplicaState.STOPPING)
-        if not was_failed:
+        if not self._is_released:
             await self._release()
         self._set_state(ReplicaState.STOPPED)
 
+    def fail(self, error: KuduError) -> None:
+        """A file of it was found damaged: it leaves its group without a word, and the others go on.
+
+        Not fatal for the process: it would find the same damage after each start, and take its other replicas along.
+        """
+        if self._parts is not None:
+            self._parts.consensus.fail(error)
+
+    def _on_consensus_failure(self, error: BaseException) -> None:
+        if not isinstance(error, KuduError) or error.code is not ErrorCode.CORRUPTION:
+            self._context.on_fatal(error)
+            return
+        self.error = error
+        self._bound_log.error("replica_failed", error=str(error))
+        if self.state in (ReplicaState.BOOTSTRAPPING, ReplicaState.RUNNING):
+            self._set_state(ReplicaState.FAILED)
+
     async def _release(self) -> None:
+        self._is_released = True
         if self._parts is not None:
             await self._parts.consensus.stop()
             await self._parts.checkpointer.stop()

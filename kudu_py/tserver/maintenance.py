@@ -180,8 +180,11 @@ class Maintenance:
                 _log.error("maintenance_postponed", what=what, tablet=tablet_id, error=str(error))
                 self._left_alone_until[tablet_id] = self._clock.monotonic() + self._options.full_retry_s
                 return False
-            if error.code in (ErrorCode.TABLET_NOT_FOUND, ErrorCode.TABLET_NOT_RUNNING):
-                return False  # deleted meanwhile
+            if error.code is ErrorCode.CORRUPTION:
+                self._manager.replica(tablet_id).fail(error)
+                return False
+            if error.code in (ErrorCode.TABLET_NOT_FOUND, ErrorCode.TABLET_NOT_RUNNING, ErrorCode.TABLET_FAILED):
+                return False  # deleted or found damaged meanwhile
             raise
 
     def _running(self) -> list[TabletReplica]:

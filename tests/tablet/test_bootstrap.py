@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from kudu_py.common.opid import OpId
 from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.row_batch import RowOperation
 from kudu_py.consensus.core.model import HardState, Member, MemberType, RaftConfig
-from kudu_py.consensus.metadata import ConsensusMetadata
+from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord
 from kudu_py.tablet import bootstrap, metadata
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.metadata import DataState, Superblock
@@ -33,8 +34,8 @@ def a_superblock(state: DataState = DataState.READY) -> Superblock:
     return Superblock(TABLET, "8" * 32, "table", SCHEMA, PartitionSchema(), Partition(), state)
 
 
-def a_disk(seed: int) -> SimDisk:
-    disk = SimDisk(random.Random(seed))
+def a_disk(seed: int, survival: float | None = None) -> SimDisk:
+    disk = SimDisk(random.Random(seed), survival=survival)
     disk.make_dir("/data")
     disk.sync_dir("/")
     DIRECTORIES.create(disk)
@@ -101,6 +102,68 @@ def test_what_an_unfinished_creation_left_does_not_get_into_the_next():
         disk.create(f"{path}/old").close()
     bootstrap.create_files(disk, DIRECTORIES, a_superblock(), CONFIG)
     assert_whole(disk, 0)
+
+
+@pytest.mark.parametrize("what", ["superblock", "vote"])
+def test_what_a_start_has_seen_survives_a_power_cut(what: str):
+    """A process killed between a rename and the sync of its directory leaves a name that only the cache has. Who starts
+    next acts on it: removes files that it does not name, repeats a vote."""
+
+    def write(disk: SimDisk, number: int) -> None:
+        if what == "superblock":
+            metadata.write(disk, DIRECTORIES.superblock_path(TABLET), replace(a_superblock(), table_name=str(number)))
+        else:
+            record = ConsensusRecord(TABLET, HardState(number, None), CONFIG)
+            ConsensusMetadata.create(disk, DIRECTORIES.consensus_metadata_path(TABLET), record)
+
+    def read(disk: SimDisk) -> object:
+        if what == "superblock":
+            return superblock_on(disk)
+        path = DIRECTORIES.consensus_metadata_path(TABLET)
+        return ConsensusMetadata.load(disk, path, TABLET).hard_state
+
+    step = 0
+    while True:
+        step += 1
+        disk = a_disk(step, survival=0.0)
+        write(disk, 1)
+        disk.crash_at_step, disk.power_cut = disk.steps + step, disk.kill  # type: ignore[method-assign]
+        try:
+            write(disk, 2)
+            break
+        except DiskCrashed:
+            del disk.power_cut
+        disk.restart()
+        DIRECTORIES.create(disk)
+        seen = read(disk)
+        disk.power_cut()
+        disk.restart()
+        assert read(disk) == seen, f"killed at step {step}"
+    assert step > 4
+
+
+def test_a_start_removes_empty_directories_of_creations_cut_short_and_no_others():
+    disk = a_disk(1)
+    for path in (DIRECTORIES.log_directory(TABLET), DIRECTORIES.row_directory(TABLET)):
+        disk.make_dir(path)
+    lost = TabletId("6" * 32)
+    disk.make_dir(DIRECTORIES.log_directory(lost))
+    disk.create(f"{DIRECTORIES.log_directory(lost)}/wal-000000001").close()
+    disk.make_dir(f"{DIRECTORIES.logs}/not-ours")
+    assert bootstrap.remove_unfinished_creations(disk, DIRECTORIES) == [DIRECTORIES.log_directory(lost)]
+    assert disk.list_dir(DIRECTORIES.logs) == sorted([lost, "not-ours"])
+    assert disk.list_dir(DIRECTORIES.rows) == []
+
+
+def test_a_replica_is_not_created_where_votes_are_remembered():
+    """Its superblock is lost: a new replica in its place would not know what the old one promised."""
+    disk = a_disk(1)
+    record = ConsensusRecord(TABLET, HardState(3, None), CONFIG)
+    ConsensusMetadata.create(disk, DIRECTORIES.consensus_metadata_path(TABLET), record)
+    with pytest.raises(KuduError) as refused:
+        bootstrap.create_files(disk, DIRECTORIES, a_superblock(), CONFIG)
+    assert refused.value.code is ErrorCode.CORRUPTION
+    assert ConsensusMetadata.load(disk, DIRECTORIES.consensus_metadata_path(TABLET), TABLET).hard_state.term == 3
 
 
 def test_a_deletion_is_rolled_forward_from_its_point_of_no_return_at_every_step():

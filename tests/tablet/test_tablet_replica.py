@@ -18,7 +18,7 @@ from kudu_py.pb import tserver_pb2
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.retained_results import REMEMBER_CLIENTS_MICROS
 from kudu_py.tablet.scan_spec import ScanSpec
-from kudu_py.tablet.tablet_replica import TabletReplica
+from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.testing.replica_group import (
     SCHEMA,
     TESTING_OPTIONS,
@@ -230,6 +230,67 @@ def test_writes_are_throttled_when_memory_is_short_and_taken_again_after_a_flush
         await replica.write(a_write(replica, [(9, 9, None)], sequence=3))
         await group.stop()
         assert memory.used_bytes == 0
+
+    simulate(main())
+
+
+def test_a_follower_short_of_memory_takes_entries_again_after_a_flush(simulate: Simulate):
+    async def main() -> None:
+        group = ReplicaGroup(size=3)
+        await group.start()
+        tablet_id = await group.create()
+        leader = await group.leader(tablet_id)
+        await group.settle(tablet_id)
+        followers = [host for host in group.hosts if host.uuid != leader.consensus.uuid]
+        term = leader.consensus.term
+        budgets = [host.manager.context.memory for host in followers]
+        for memory in budgets:
+            memory.change(2 * memory.followed_limit_bytes)
+        waiting = asyncio.ensure_future(leader.write_batch(batch_of(ROWS)))
+        await asyncio.sleep(10.0)
+        assert not waiting.done()
+        assert (leader.consensus.term, leader.is_leader) == (term, True)
+        for memory in budgets:
+            memory.change(-2 * memory.followed_limit_bytes)
+        await waiting
+        await group.stop()
+
+    simulate(main())
+
+
+@pytest.mark.parametrize("found_by", ["apply", "fail"])
+def test_a_replica_found_damaged_leaves_its_group_and_the_process_goes_on(simulate: Simulate, found_by: str):
+    async def main() -> None:
+        group = ReplicaGroup(size=3)
+        await group.start()
+        tablet_id, other = await group.create(), await group.create()
+        damaged = await group.leader(tablet_id)
+        host = next(host for host in group.hosts if host.uuid == damaged.consensus.uuid)
+        await damaged.write_batch(batch_of(ROWS))
+        error = KuduError(ErrorCode.CORRUPTION, "a chunk of a file is damaged")
+        if found_by == "fail":
+            damaged.fail(error)
+        else:
+            with pytest.MonkeyPatch.context() as patch:
+                tablet = damaged.tablet
+
+                def broken(*_: object) -> None:
+                    raise error
+
+                patch.setattr(tablet, "apply", broken)
+                refused = await refusal(damaged.write_batch(batch_of([(9, 9, None)])))
+                assert refused.verdict is Verdict.UNKNOWN
+        assert damaged.state is ReplicaState.FAILED
+        assert (await refusal(damaged.write_batch(batch_of([(8, 8, None)])))).code is ErrorCode.TABLET_FAILED
+        others = [one for one in group.hosts if one is not host]
+        await group.write(tablet_id, batch_of([(7, 7, None)]))
+        assert (await group.leader(tablet_id, others)).tablet.row_count >= 4
+        await group.write(other, batch_of(ROWS))
+        await group.settle(other)
+        assert host.fatal == []
+        await host.manager.delete_tablet(tablet_id)
+        assert host.manager.context.memory.used_bytes == host.manager.replica(other).tablet.memory_bytes
+        await group.stop()
 
     simulate(main())
 

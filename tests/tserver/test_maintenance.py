@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId
 from kudu_py.common.row_batch import RowOperation
 from kudu_py.tablet.compaction import CompactionOptions
 from kudu_py.tablet.tablet import TabletOptions
+from kudu_py.tablet.tablet_replica import ReplicaState
 from kudu_py.testing.replica_group import TESTING_OPTIONS, batch_of, request_of
 from kudu_py.testing.sim_tserver import TESTING_SETTINGS
 from kudu_py.tserver.maintenance import FlushNeed, MaintenanceOptions, choose_flush
@@ -78,6 +80,28 @@ def test_old_rows_are_flushed_however_few(simulate: Simulate, serving: Any):
             assert servers.servers[0].tablet_server.maintenance.flushes == 0
             await asyncio.sleep(2.0)
             assert servers.servers[0].tablet_server.maintenance.flushes == 1
+
+    simulate(main())
+
+
+def test_damage_that_upkeep_finds_fails_the_replica_and_not_the_process(simulate: Simulate, serving: Any):
+    async def main() -> None:
+        async with serving(settings=TESTING_SETTINGS) as servers:
+            tablet_id = await servers.create()
+            server = servers.servers[0].tablet_server
+            replica = server.manager.replica(tablet_id)
+
+            async def compact() -> bool:
+                raise KuduError(ErrorCode.CORRUPTION, "a chunk is damaged")
+
+            replica.checkpointer.compact = compact
+            await servers.stub().Write(request_of(tablet_id, batch_of([(1, 1, None)])))
+            await replica.checkpointer.flush()
+            await asyncio.sleep(5.0)
+            assert replica.state is ReplicaState.FAILED
+            assert server.maintenance.flushes == 0
+            await servers.create()  # serves on, and its upkeep goes on
+            assert server.is_serving
 
     simulate(main())
 
