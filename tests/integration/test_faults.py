@@ -13,7 +13,7 @@ from kudu_py.rpc.status import from_rpc_error
 from kudu_py.testing.process_cluster import wait_until
 from kudu_py.testing.workload import WriteWorkload, make_table
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 FAILOVER_BOUND_S = 15.0
 """Generous: two busy cores. What was seen is printed."""

@@ -37,10 +37,11 @@ def check(table, count):
 
 
 def log_bytes(cluster):
-    return {
-        name: sum(path.stat().st_blocks * 512 for path in Path(cluster.daemon(name).dir).glob("wals/**/*") if path.is_file())
-        for name in ("tserver-1", "tserver-2", "tserver-3")
-    }  # fmt: skip
+    def of(name):
+        files = [path for path in Path(cluster.daemon(name).dir).glob("wals/**/*") if path.is_file()]
+        return sum(path.stat().st_blocks * 512 for path in files)
+
+    return {name: of(name) for name in ("tserver-1", "tserver-2", "tserver-3")}
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import kudu_py as kudu
 from kudu_py.testing.process_cluster import COMMAND, ProcessCluster, run_command, wait_until
 from kudu_py.testing.workload import make_table
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 FIELDS = ["uuid", "rpc_address", "http_address", "pid", "dir", "argv"]
 
@@ -42,7 +42,7 @@ def get(url):
             return error.code, error.headers["Content-Type"], error.read().decode()
 
 
-# -- what programs read -----------------------------------------------------------------------------------------------
+# -- what programs read ----------------------------------------------------------------------------------------------
 
 
 def test_playground_json_says_who_runs_where(cluster):
@@ -103,7 +103,7 @@ def test_another_number_of_daemons_or_a_used_directory_is_refused(cluster, tmp_p
     assert "tserver-3" in unknown.stderr
 
 
-# -- refusals of single daemons -----------------------------------------------------------------------------------------
+# -- refusals of single daemons --------------------------------------------------------------------------------------
 
 
 def test_a_second_start_on_a_used_data_directory_is_refused_by_name(cluster):
@@ -192,7 +192,7 @@ def test_print_config_shows_each_value_and_where_it_came_from(tmp_path):
     assert "default" in lines["heartbeat_interval_ms"]
 
 
-# -- stop, start, restart ---------------------------------------------------------------------------------------------------
+# -- stop, start, restart --------------------------------------------------------------------------------------------
 
 
 def test_a_playground_comes_back_with_its_data_and_addresses_and_says_who_died(tmp_path):
