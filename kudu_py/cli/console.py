@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -26,3 +28,14 @@ def plain_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, numbers
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def command_name() -> str:
+    """How this command is called from here: its name if the shell finds it, else its path."""
+    if shutil.which("kudu-py"):
+        return "kudu-py"
+    beside = Path(sys.executable).parent / "kudu-py"
+    if not beside.exists():
+        return f"{sys.executable} -m kudu_py.cli.main"
+    near = Path.cwd()
+    return str(beside.relative_to(near)) if beside.is_relative_to(near) else str(beside)

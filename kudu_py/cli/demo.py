@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kudu_py.cli import playground
+from kudu_py.cli.console import command_name
 from kudu_py.cli.playground import PlaygroundRecord
 from kudu_py.cli.playground_group import say
 from kudu_py.common.errors import ErrorCode, KuduError
@@ -202,19 +203,20 @@ def _show_next(console: Console, directory: Path, record: PlaygroundRecord, *, k
     console.rule(f"[bold]Done in {seconds:.0f} s", align="left")
     cluster = directory / "cluster"
     masters = record.master_addresses
+    kudu_py = command_name()
     console.print(f"  The data lies in {cluster}, the report in {directory / 'report.json'}.")
     if not kept:
         console.print("  The cluster was stopped. Start it again with all its data, and look around:")
-        again = f"kudu-py playground start --dir {cluster} --tservers {len(record.tservers)} --detach"
+        again = f"{kudu_py} playground start --dir {cluster} --tservers {len(record.tservers)} --detach"
         console.print(f"    {again}")
     else:
         console.print("  The cluster runs on. Look around:")
-    for command in (
-        f"kudu-py table describe {masters} {TABLE}",
-        f"kudu-py table scan {masters} {TABLE} --columns carrier,flight,arr_delay"
+    for line in (
+        f"{kudu_py} table describe {masters} {TABLE}",
+        f"{kudu_py} table scan {masters} {TABLE} --columns carrier,flight,arr_delay"
         """ --predicates '[">", "arr_delay", 1000]'""",
-        f"kudu-py cluster ksck {masters}",
+        f"{kudu_py} cluster ksck {masters}",
         f"grpcurl -plaintext {record.masters[0].rpc_address} kudu.master.v1.MasterService/ListTables",
-        f"kudu-py playground stop --dir {cluster}",
+        f"{kudu_py} playground stop --dir {cluster}",
     ):
-        console.print(f"    {command}", markup=False)
+        console.print(f"    {line}", markup=False)

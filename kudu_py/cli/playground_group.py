@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kudu_py.cli import playground
-from kudu_py.cli.console import make_console, plain_table
+from kudu_py.cli.console import command_name, make_console, plain_table
 from kudu_py.cli.playground import PlaygroundRecord
 
 app = typer.Typer(help="A local cluster of real processes.", no_args_is_help=True)
@@ -97,10 +97,11 @@ def show(record: PlaygroundRecord, directory: Path) -> None:
     masters = record.master_addresses
     console.print(f"Data and logs: {directory}", highlight=False)
     console.print("Try next:", highlight=False)
-    for command in (
-        f"kudu-py cluster ksck {masters}",
-        f"kudu-py table list {masters}",
+    kudu_py = command_name()
+    for line in (
+        f"{kudu_py} cluster ksck {masters}",
+        f"{kudu_py} table list {masters}",
         f"grpcurl -plaintext {record.masters[0].rpc_address} list",
-        f"kudu-py playground stop --dir {directory}",
+        f"{kudu_py} playground stop --dir {directory}",
     ):
-        console.print(f"  {command}", highlight=False)
+        console.print(f"  {line}", highlight=False)
