@@ -136,6 +136,7 @@ class Checkpointer:
         self._compacting = asyncio.Lock()
         self._publishing = asyncio.Lock()
         self._frozen: _Frozen | None = None
+        self._log_bytes = 0  # applied since the last freeze
         self._durable_waits: list[tuple[int, asyncio.Future[None]]] = []
         self._is_stopped = False
         self._directory = context.directories.row_directory(superblock.tablet_id)
@@ -147,6 +148,16 @@ class Checkpointer:
         return self._flushing.locked() or self._compacting.locked()
 
     @property
+    def has_unflushed(self) -> bool:
+        """Whether a flush has something to do."""
+        return self._frozen is not None or self._tablet.has_unflushed or self.wants_checkpoint
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether so much log has come since the last freeze that it should be let go, whatever it did to the rows."""
+        return self._log_bytes >= self._context.options.checkpoint_log_bytes
+
+    @property
     def has_frozen(self) -> bool:
         """Whether a flush is under way, or has failed and left its input to be flushed again."""
         return self._frozen is not None
@@ -156,6 +167,7 @@ class Checkpointer:
     def note_applied(self, index: int, size_bytes: int) -> None:
         """An entry was applied whose record has this size."""
         self._marks.note(index, size_bytes)
+        self._log_bytes += size_bytes
 
     def note_durable(self, op_id: OpId) -> None:
         """The log is durable up to this entry."""
@@ -185,7 +197,7 @@ class Checkpointer:
             KuduError: DISK_FULL, try later: what was frozen stays in memory and is flushed by a later call.
         """
         async with self._flushing:
-            if self._is_stopped or not (self._frozen or self._tablet.has_unflushed):
+            if self._is_stopped or not self.has_unflushed:
                 return False
             frozen = self._frozen = self._frozen or self._freeze()
             result = await self._run(frozen.plan.run, frozen.plan.block_ids)
@@ -251,6 +263,7 @@ class Checkpointer:
 
     def _freeze(self) -> _Frozen:
         state = self._state()
+        self._log_bytes = 0
         return _Frozen(self._tablet.begin_flush(state.op_id), state, self._tablet.schema, self._retained.snapshot())
 
     async def _run(self, job: Callable[[Disk], T], block_ids: range) -> T:

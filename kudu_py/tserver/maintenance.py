@@ -194,14 +194,14 @@ class Maintenance:
         now = self._clock.monotonic()
         needs = []
         for replica in self._running():
-            tablet, tablet_id = replica.tablet, replica.tablet_id
-            if not tablet.has_unflushed:
+            tablet, tablet_id, checkpointer = replica.tablet, replica.tablet_id, replica.checkpointer
+            if not checkpointer.has_unflushed:
                 self._unflushed_since.pop(tablet_id, None)
                 continue
             since = self._unflushed_since.setdefault(tablet_id, now)
             if tablet_id not in self._flushing and not self._is_left_alone(tablet_id, now):
                 # Rows that a failed attempt left frozen no longer count as unflushed, but wait all the same.
-                wants_flush = tablet.wants_flush or replica.checkpointer.has_frozen
+                wants_flush = tablet.wants_flush or checkpointer.has_frozen or checkpointer.wants_checkpoint
                 needs.append(FlushNeed(tablet_id, max(tablet.unflushed_bytes, 1), wants_flush, now - since))
         return needs
 

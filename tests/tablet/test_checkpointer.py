@@ -92,6 +92,35 @@ def test_rows_written_during_a_flush_are_in_no_file_of_it(simulate: Simulate):
     simulate(main())
 
 
+def test_writes_that_change_no_row_let_the_log_be_collected_too(simulate: Simulate):
+    """Inserts that are ignored, say, by a job that is run again and again."""
+
+    async def main() -> None:
+        options = replace(TESTING_OPTIONS, log_retain_bytes=0, checkpoint_log_bytes=50_000)
+        group = ReplicaGroup(options=options)
+        await group.start()
+        tablet_id = await group.create()
+        replica = await group.leader(tablet_id)
+        rows = [(key, key, "x" * 50) for key in range(100)]
+        await replica.write_batch(batch_of(rows))
+        assert await replica.checkpointer.flush()
+        assert not await replica.checkpointer.flush()
+        while not replica.checkpointer.has_unflushed:
+            await replica.write_batch(batch_of(rows, RowOperation.INSERT_IGNORE))
+        assert not replica.tablet.has_unflushed
+        assert replica.checkpointer.wants_checkpoint
+        assert await replica.checkpointer.flush()
+        assert replica.superblock.checkpoint == replica.applied
+        assert not replica.checkpointer.has_unflushed
+        assert not await replica.checkpointer.flush()
+        await group.hosts[0].crash()
+        await group.hosts[0].restart()
+        assert rows_of(await group.leader(tablet_id)) == rows
+        await group.stop()
+
+    simulate(main())
+
+
 def test_a_full_disk_puts_a_flush_off_and_loses_nothing(simulate: Simulate):
     async def main() -> None:
         group = ReplicaGroup()
