@@ -36,8 +36,8 @@ class ReplicaOptions:
         log_retain_bytes: log kept although a checkpoint covers it, so that a follower that was away need not be copied.
         log_retain_bytes_max: log kept for followers that are still behind it; beyond, they have to be copied.
         log_cache_bytes_max: recent entries kept in memory for followers by all logs of the server together.
-        checkpoint_log_bytes: after this much log a checkpoint is made even of few rows or none: writes that change no row
-            (inserts that are ignored) fill the log as well.
+        checkpoint_log_bytes: after this much log a checkpoint is made even of few rows or none: writes that change no
+            row (inserts that are ignored) fill the log as well.
         open_concurrently_max: replicas that are opened or deleted at the same time.
     """
 
