@@ -181,13 +181,13 @@ def _explained(error: KuduError, address: str, what: str) -> KuduError:
             ErrorCode.NOT_SUPPORTED,
             f"{address} answers, but is no master (while {what}): it may be a tablet server's port. "
             "Give the masters' RPC addresses",
-            details=error.details,
+            details=error.details | {"unreachable": "masters"},
         )
     if "http1" in error.message.lower():
         return KuduError(
             ErrorCode.UNAVAILABLE,
             f"{address} is a port for web pages, not a master's RPC port (while {what}). "
             "Give the masters' RPC addresses",
-            details=error.details,
+            details=error.details | {"unreachable": "masters"},
         )
     return error

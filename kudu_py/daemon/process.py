@@ -39,7 +39,7 @@ from typing import Any, TypeVar
 import structlog
 from prometheus_client import CollectorRegistry
 
-from kudu_py.common.errors import KuduError
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.daemon import logs
 from kudu_py.daemon.flags import Loaded, Request, config_text, help_text
 from kudu_py.daemon.metrics import LoopLag, new_registry
@@ -225,7 +225,9 @@ async def _run(options: OptionsT, loaded: Loaded[OptionsT], serve: Serve[Options
             raise
         return EXIT_OK  # told to stop before it had started
     except KuduError as error:
-        _log.error("start_failed" if not started else "stop_failed", error=str(error), exc_info=error.__cause__)
+        # What an operator set wrong is said in the message; where in the code it was noticed only hides it.
+        cause = None if error.code is ErrorCode.CONFIGURATION_ERROR else error.__cause__
+        _log.error("start_failed" if not started else "stop_failed", error=str(error), exc_info=cause)
         logs.flush()
         print(f"error: {error.message}", file=sys.stderr)
         return EXIT_START_FAILED

@@ -6,10 +6,14 @@ import asyncio
 import errno
 from collections.abc import Callable
 
+import structlog
+
 from kudu_py.env.disk import DiskThreads
 from kudu_py.wal.format import SEGMENT_HEADER_BYTES
 from kudu_py.wal.options import PAGE_BYTES, WalOptions
 from kudu_py.wal.segment import Segment, create_segment, enlarge_segment
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -103,6 +107,14 @@ class Allocator:
     def _done(self, result: tuple[Segment, int] | BaseException) -> None:
         self._is_working = False
         if isinstance(result, OSError) and result.errno in _NO_ROOM:
+            if not self.is_full:
+                _log.warning(
+                    "log_disk_filled",
+                    tablet=self._tablet_id,
+                    directory=self._directory,
+                    kept_free_bytes=self._options.disk_reserved_bytes,
+                    effect="writes are told to try later until there is room",
+                )
             self.is_full = True
             if not self._is_closed:
                 self._retry = asyncio.get_running_loop().call_later(self._options.full_retry_s, self._try_again)
@@ -117,6 +129,8 @@ class Allocator:
             self._next_sequence += 1
             self._next_size_bytes = self._size_after(self._next_size_bytes)
         segment.size_bytes = size_bytes
+        if self.is_full:
+            _log.info("log_disk_freed", tablet=self._tablet_id, directory=self._directory)
         self.is_full = False
         self._ready = segment
         if self._is_closed:

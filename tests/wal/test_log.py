@@ -5,6 +5,7 @@ import errno
 import random
 
 import pytest
+import structlog
 import uvloop
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
@@ -642,6 +643,21 @@ def test_waiting_for_a_segment_shows_as_a_stall(simulate, rig, make_records):
         assert log.durable_op_id.index == 3
 
     simulate(main())
+
+
+def test_a_full_disk_is_said_once_in_the_log_of_the_daemon_and_so_is_its_end(simulate, rig, make_records):
+    async def main():
+        log = await rig.open()
+        full = rig.disk.inject(Fault(Operation.CREATE, errno.ENOSPC, path_contains="wal-", times=None))
+        log.append(make_records(1, 1, 3))
+        await asyncio.sleep(5)
+        full.times = 0
+        await asyncio.sleep(2)
+
+    with structlog.testing.capture_logs() as events:
+        simulate(main())
+
+    assert [event["event"] for event in events] == ["log_disk_filled", "log_disk_freed"]
 
 
 def test_a_closed_log_refuses(simulate, rig, make_records):
