@@ -6,8 +6,9 @@ Exit status: 0 done (or healthy), 1 failed (or unhealthy), 2 wrong usage, 3 no m
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
+from kudu_py import __version__
 from kudu_py.daemon import grpc_environment
 
 grpc_environment.apply()
@@ -23,7 +24,6 @@ EXIT_UNREACHABLE = 3
 
 app = typer.Typer(
     name="kudu-py",
-    help="Run and look after a kudu_py cluster.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,6 +34,22 @@ app.add_typer(table.app, name="table")
 app.add_typer(tserver.app, name="tserver")
 app.add_typer(daemons.master_app, name="master")
 app.command("demo")(demo.demo)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"kudu_py {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Run and look after a kudu_py cluster."""
+
 
 _USAGE_CODES = frozenset({ErrorCode.INVALID_ARGUMENT, ErrorCode.CONFIGURATION_ERROR})
 

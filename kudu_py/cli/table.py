@@ -10,23 +10,23 @@ import sys
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
-import pyarrow as pa
 import typer
 
 from kudu_py.cli.cluster import Masters, ReportFormat, split_addresses
 from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, leader_master
 from kudu_py.cli.rpc_calls import call
-from kudu_py.cli.table_json import parse_predicates, parse_table
-from kudu_py.client import aio
-from kudu_py.common import wire
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.common.partition import describe_partition
-from kudu_py.common.schema import ColumnSchema, DataType, Schema
 from kudu_py.pb import consensus_pb2, master_pb2, master_pb2_grpc
 from kudu_py.rpc.dialer import GrpcDialer
+
+# Arrow and the client cost a quarter of a second to import: only the commands that need them pay, in their bodies.
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kudu_py.common.schema import ColumnSchema, Schema
 
 T = TypeVar("T")
 
@@ -65,6 +65,8 @@ def create(
     ],
 ) -> None:
     """Create a table, and return when it can be written."""
+    from kudu_py.cli.table_json import parse_table
+
     request = parse_table(_read_argument(description))
 
     async def run(stub: master_pb2_grpc.MasterServiceAsyncStub) -> str:
@@ -130,6 +132,8 @@ def list_(
 @app.command()
 def describe(masters: Masters, table: Name, format_: Format = ReportFormat.TEXT) -> None:
     """Show a table's columns, partitions, tablets and their replicas."""
+    from kudu_py.common import wire
+    from kudu_py.common.partition import describe_partition
 
     async def run(
         stub: master_pb2_grpc.MasterServiceAsyncStub,
@@ -164,6 +168,8 @@ def describe(masters: Masters, table: Name, format_: Format = ReportFormat.TEXT)
 
 def type_text(column: ColumnSchema) -> str:
     """A column's type as people write it: such as DECIMAL(9, 2)."""
+    from kudu_py.common.schema import DataType
+
     if column.type is DataType.DECIMAL:
         return f"DECIMAL({column.precision}, {column.scale})"
     return f"VARCHAR({column.length})" if column.type is DataType.VARCHAR else column.type.value
@@ -238,6 +244,10 @@ def scan(
 async def _scan(
     addresses: list[str], name: str, columns: list[str], predicates: str, limit: int, row_format: RowFormat
 ) -> None:
+    from kudu_py.cli.table_json import parse_predicates
+    from kudu_py.client import aio
+    from kudu_py.common import wire
+
     async with await aio.connect(addresses) as client:
         table = await client.table(name)
         conditions = parse_predicates(predicates, table.schema) if predicates else []
