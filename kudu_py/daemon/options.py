@@ -66,6 +66,12 @@ class CommonOptions:
     flush_threshold_mb: int = flag(
         64, "Memory at which one tablet's new rows are flushed to disk.", group=_STORAGE, minimum=1
     )
+    flush_threshold_secs: int = flag(
+        120,
+        "New rows of a megabyte and more are flushed after so long, however much memory is left.",
+        group=_STORAGE,
+        minimum=1,
+    )
     tablet_history_max_age_sec: int = flag(
         7 * 24 * 3600,
         "How far back snapshots can be read; older history may be dropped by compaction.",

@@ -69,6 +69,7 @@ def settings_of(options: TabletServerOptions) -> TabletServerSettings:
         maintenance=MaintenanceOptions(
             flushes_max=options.maintenance_manager_num_threads,
             compactions_max=options.maintenance_manager_num_threads,
+            flush_age_s=float(options.flush_threshold_secs),
         ),
         calls_max=options.rpc_service_queue_length,
         scanner_ttl_s=options.scanner_ttl_ms / 1000,

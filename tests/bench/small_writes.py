@@ -24,9 +24,9 @@ async def run(results: Results, scale: float) -> None:
         async with client:
             table = await workload.create_table(client, "small_writes")
             keys = iter(workload.random_keys(int((LONE_WRITES + CALLS) * scale) + 10_000).tolist())
-            await _write(client, table, [next(keys) for _ in range(WARM_UP_CALLS)])
+            await write(client, table, [next(keys) for _ in range(WARM_UP_CALLS)])
 
-            taken = await _write(client, table, [next(keys) for _ in range(max(100, int(LONE_WRITES * scale)))])
+            taken = await write(client, table, [next(keys) for _ in range(max(100, int(LONE_WRITES * scale)))])
             params = {"callers": 1, "calls": len(taken), "rows_per_call": 1, **workload.TABLE_PARAMS}
             for name, percent, bound_by in (
                 ("write_p50_ms", 50, "two hops through gRPC's threads and one sync in series; the sync takes a third"),
@@ -35,12 +35,12 @@ async def run(results: Results, scale: float) -> None:
                 value = percentile(taken, percent) * 1e3
                 results.add(name, value, "ms", "lower", bound_by=bound_by, **params)
 
-            await _concurrently(client, table, [next(keys) for _ in range(CALLERS * 20)])
+            await write_concurrently(client, table, [next(keys) for _ in range(CALLERS * 20)])
             calls = max(CALLERS, int(CALLS * scale) // CALLERS * CALLERS)
             sent = [next(keys) for _ in range(calls)]
             meter = CpuMeter(cluster)
             started = time.perf_counter()
-            latencies = await _concurrently(client, table, sent)
+            latencies = await write_concurrently(client, table, sent)
             seconds = time.perf_counter() - started
             results.add(
                 "small_writes_per_s",
@@ -60,7 +60,7 @@ async def run(results: Results, scale: float) -> None:
             )
 
 
-async def _write(client: aio.Client, table: aio.Table, keys: list[int]) -> list[float]:
+async def write(client: aio.Client, table: aio.Table, keys: list[int]) -> list[float]:
     """One caller: each row is durable before the next is sent; seconds that each took."""
     session = client.new_session(kudu.FLUSH_AUTO_SYNC)
     taken = []
@@ -72,9 +72,9 @@ async def _write(client: aio.Client, table: aio.Table, keys: list[int]) -> list[
     return taken
 
 
-async def _concurrently(client: aio.Client, table: aio.Table, keys: list[int]) -> list[float]:
+async def write_concurrently(client: aio.Client, table: aio.Table, keys: list[int]) -> list[float]:
     """The same by many callers at once, a session each."""
     share = len(keys) // CALLERS
     parts = [keys[i * share : (i + 1) * share] for i in range(CALLERS)]
-    taken = await asyncio.gather(*[_write(client, table, part) for part in parts])
+    taken = await asyncio.gather(*[write(client, table, part) for part in parts])
     return [one for part in taken for one in part]
