@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.key_encoding import KeyBatch
 from kudu_py.common.schema import MAX_CELL_BYTES, MAX_ENCODED_KEY_BYTES, DataType, Schema
 
 OPERATION_COLUMN = "__op"
@@ -74,6 +75,12 @@ class RowBatch:
     def row_count(self) -> int:
         """Number of row operations."""
         return len(self.operations)
+
+    @cached_property
+    def keys(self) -> KeyBatch:
+        """The rows' keys in the form that apply works with, made once. `validate` makes them: what cannot be read as
+        keys must fail before it is in a log, because at apply it would fail on every replica."""
+        return KeyBatch.of(self.schema, self.rows.columns)
 
     @cached_property
     def single_operation(self) -> RowOperation | None:
@@ -232,6 +239,7 @@ def validate(batch: RowBatch) -> None:
                 row = int(np.flatnonzero(offending)[0])
                 raise _refused(ErrorCode.INVALID_MUTATION, row, f"column {column.name!r} is not nullable but is null")
     _validate_missing(batch)
+    assert batch.keys.rows == n, (batch.keys.rows, n)
 
 
 def _validate_keys(batch: RowBatch) -> None:

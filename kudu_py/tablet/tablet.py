@@ -211,7 +211,7 @@ class Tablet:
         assert timestamp >= self._timestamp, (timestamp, self._timestamp)
         assert op_id.index > self._op_id.index, (op_id, self._op_id)
         batch = self._adopt(batch)
-        keys = KeyBatch.of(batch.schema, batch.rows.columns)
+        keys = batch.keys
         if keys.rows <= FEW_ROWS:
             return self._apply_few(batch, keys, timestamp, op_id)
         single = batch.single_operation
