@@ -54,7 +54,6 @@ from kudu_py.consensus.core.events import (
     RoundsApplied,
     StepDownRequested,
     Token,
-    VoteAnswered,
     VoteRequested,
 )
 from kudu_py.consensus.core.model import EntryKind, HardState, LogEntry, RaftConfig, RaftOptions, Role
@@ -75,6 +74,7 @@ from kudu_py.consensus.core.output import (
 )
 from kudu_py.consensus.core.raft import Raft
 from kudu_py.consensus.core.state import Chance
+from kudu_py.consensus.election_calls import ElectionCalls
 from kudu_py.consensus.entry import Entry
 from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.consensus.peer_links import Answer, PeerLinks
@@ -82,10 +82,10 @@ from kudu_py.consensus.peers import Peer, PeerContext
 from kudu_py.consensus.promises import Promise, Promises
 from kudu_py.consensus.rounds import Round, Rounds
 from kudu_py.consensus.time_manager import NO_TIME, TimeManager
+from kudu_py.consensus.waits import Waits
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
 from kudu_py.pb import consensus_pb2
-from kudu_py.rpc.call import call
 from kudu_py.wal.format import Record
 from kudu_py.wal.log import Log
 
@@ -237,13 +237,22 @@ class RaftConsensus:
             spawn=self._spawn,
         )
         self._peers: dict[ServerId, Peer] = {}
+        self._calls = ElectionCalls(
+            tablet_id=tablet_id,
+            uuid=uuid,
+            address=address,
+            links=links,
+            time=self._time,
+            timeout_s=options.vote_timeout_s,
+            post=self._step,
+            logger=self._logger,
+        )
         self._tokens = itertools.count(1)
         self._waiters: dict[Token, Waiter] = {}
         self._proposals: dict[Token, _Proposal] = {}
         self._received: dict[int, Entry] = {}
         self._reads: dict[Token, asyncio.Future[int]] = {}
-        self._applied_waits: list[tuple[int, asyncio.Future[int]]] = []
-        self._safe_waits: list[tuple[HybridTime, asyncio.Future[None]]] = []
+        self._waits = Waits()
         self._leader_address: tuple[ServerId, str] | None = None
         self._inbox: deque[Event] = deque()
         self._is_stepping = self._has_left_work = False
@@ -498,8 +507,7 @@ class RaftConsensus:
         if self._stop_reason is not None:
             raise self._stop_reason
         if index > self.applied_index:
-            applied: asyncio.Future[int] = self._loop.create_future()
-            self._applied_waits.append((index, applied))
+            applied = self._waits.applied(index)
             self._applier.hurry()
             await applied
 
@@ -566,7 +574,7 @@ class RaftConsensus:
             assert isinstance(reply, AppendReply), reply
             if reply.accepted and safe and reply.term == request.caller_term:
                 self._time.note_announced(safe, commit_index, self.applied_index)
-                self._wake_safe_waits()
+                self._waits.note_safe(self._time.safe_time)
             response = consensus_pb2.UpdateConsensusResponse(
                 responder_uuid=self.uuid,
                 responder_term=reply.term,
@@ -720,7 +728,7 @@ class RaftConsensus:
         for ready in out.reads_ready:
             self._note_read_ready(ready)
         if out.commit_to is not None:
-            is_awaited = self._raft.role is Role.LEADER or bool(self._applied_waits or self._safe_waits)
+            is_awaited = self._raft.role is Role.LEADER or len(self._waits) > 0
             self._applier.commit_to(out.commit_to, is_awaited=is_awaited)
         for follower in out.copy_to:
             self._ask_for_copy(follower)
@@ -792,9 +800,13 @@ class RaftConsensus:
                         self._time.note_announced(safe, message.commit_index, self.applied_index)
                     peer.send(message, safe_timestamp=safe, timestamp=self._time.now())
             case SendVoteRequest():
-                self._spawn(self._request_vote(message), f"request vote of {message.to}")
+                voter = self._raft.active_config.member(message.to)
+                if voter is not None and voter.address:
+                    self._spawn(self._calls.request_vote(message, voter), f"request vote of {message.to}")
             case SendRunElection():
-                self._spawn(self._request_election(message), f"hand over to {message.to}")
+                successor = self._raft.active_config.member(message.to)
+                if successor is not None and successor.address:
+                    self._spawn(self._calls.request_election(message, successor), f"hand over to {message.to}")
 
     def _reply(self, reply: Reply) -> None:
         waiter = self._waiters.pop(reply.token, None)
@@ -874,26 +886,8 @@ class RaftConsensus:
         self._step(RoundsApplied(index))
         # Whoever is served from the log's memory has these; a follower far behind is served from the disk.
         self.log.release_cache(min(index, self._raft.replicated_index))
-        if self._applied_waits:
-            waits, self._applied_waits = self._applied_waits, []
-            for wanted, applied in waits:
-                if wanted > index:
-                    self._applied_waits.append((wanted, applied))
-                elif not applied.done():
-                    applied.set_result(index)
-        self._wake_safe_waits()
-
-    def _wake_safe_waits(self) -> None:
-        if not self._safe_waits:
-            return
-        waits, self._safe_waits = self._safe_waits, []
-        for timestamp, safe in waits:
-            if safe.done():
-                continue  # whoever waited gave up
-            if timestamp > self._time.safe_time:
-                self._safe_waits.append((timestamp, safe))
-            else:
-                safe.set_result(None)
+        self._waits.note_applied(index)
+        self._waits.note_safe(self._time.safe_time)
 
     def _arm(self, deadline: float | None) -> None:
         """Sets the timer, lazily: a deadline that moves away is only noticed when the old one has come."""
@@ -934,53 +928,6 @@ class RaftConsensus:
         peer = self._peers[uuid] = Peer(self._peer_context, uuid, member.address, self._links.link(member.address))
         return peer
 
-    async def _request_vote(self, message: SendVoteRequest) -> None:
-        member = self._raft.active_config.member(message.to)
-        if member is None or not member.address:
-            return
-        request = consensus_pb2.RequestVoteRequest(
-            dest_uuid=message.to,
-            tablet_id=self.tablet_id,
-            candidate_uuid=self.uuid,
-            candidate_term=message.term,
-            last_op_id=op_id_to_pb(message.last_op_id),
-            is_pre_vote=message.is_pre_vote,
-            ignore_live_leader=message.ignore_live_leader,
-            candidate_address=self.address,
-        )
-        timeout_s = self.options.vote_timeout_s
-        try:
-            response = await call(
-                self._links.stub(member.address).RequestVote(request, timeout=timeout_s), address=member.address
-            )
-            # Before the vote counts: it is the voter's clock that makes what it promised hold (`time_manager`).
-            self._time.observe(HybridTime(response.timestamp), f"voter {message.to}")
-        except KuduError as error:
-            self._logger.info("vote_not_answered", voter=message.to, term=message.term, error=str(error))
-            return
-        if response.responder_uuid == message.to:
-            self._step(
-                VoteAnswered(
-                    message.to, response.responder_term, response.vote_granted, message.is_pre_vote, message.term
-                )
-            )
-
-    async def _request_election(self, message: SendRunElection) -> None:
-        member = self._raft.active_config.member(message.to)
-        if member is None or not member.address:
-            return
-        request = consensus_pb2.RunLeaderElectionRequest(
-            dest_uuid=message.to, tablet_id=self.tablet_id, term=message.term
-        )
-        try:
-            await call(
-                self._links.stub(member.address).RunLeaderElection(request, timeout=self.options.vote_timeout_s),
-                address=member.address,
-            )
-        except KuduError as error:
-            # The machine gives the handover up when its time is over.
-            self._logger.info("handover_refused", successor=message.to, term=message.term, error=str(error))
-
     def _ask_for_copy(self, follower: ServerId) -> None:
         member = self._raft.active_config.member(follower)
         if self._on_copy_needed is not None and member is not None:
@@ -1019,8 +966,7 @@ class RaftConsensus:
             raise self._not_the_leader()
 
     async def _wait_safe_as_follower(self, timestamp: HybridTime) -> None:
-        safe: asyncio.Future[None] = self._loop.create_future()
-        self._safe_waits.append((timestamp, safe))
+        safe = self._waits.safe(timestamp)
         self._applier.hurry()
         await safe
 
@@ -1103,12 +1049,7 @@ class RaftConsensus:
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
             waiter(reason)
-        futures = [*self._reads.values(), *(applied for _, applied in self._applied_waits)]
-        for future in futures:
-            if not future.done():
-                future.set_exception(reason)
-        for _, safe in self._safe_waits:
-            if not safe.done():
-                safe.set_exception(reason)
-        self._applied_waits.clear()
-        self._safe_waits.clear()
+        for read in self._reads.values():
+            if not read.done():
+                read.set_exception(reason)
+        self._waits.fail_all(reason)
