@@ -6,8 +6,8 @@ The names at the top are the blocking client, after kudu-python; `kudu_py.client
 from kudu_py.client import aio
 from kudu_py.client.blocking import (
     Client,
-    RowBatch,
     Scanner,
+    ScanToken,
     ScanTokenBuilder,
     Session,
     Table,
@@ -27,7 +27,7 @@ from kudu_py.client.errors import (
 )
 from kudu_py.client.location_cache import Replica, Tablet
 from kudu_py.client.options import ClientOptions
-from kudu_py.client.scanner import ReadMode, ScanToken
+from kudu_py.client.scanner import ReadMode, RowBatch
 from kudu_py.client.schema_builder import ColumnSpec, Partitioning, SchemaBuilder, schema_builder
 from kudu_py.client.session import FlushMode, RowError
 from kudu_py.client.table import Column, WriteOperation

@@ -4,7 +4,7 @@ Names and arguments are those of the blocking client; what waits is awaited.
 """
 
 from kudu_py.client.client import KuduClient, Master, Table, TableStatistics, TabletServer, connect
-from kudu_py.client.scanner import Scanner, ScanToken, ScanTokenBuilder
+from kudu_py.client.scanner import RowBatch, Scanner, ScanToken, ScanTokenBuilder
 from kudu_py.client.session import KuduSession
 
 Client = KuduClient
@@ -18,6 +18,7 @@ __all__ = [
     "KuduSession",
     "Table",
     "Scanner",
+    "RowBatch",
     "ScanToken",
     "ScanTokenBuilder",
     "TableStatistics",

@@ -24,7 +24,7 @@ from kudu_py.client.client import Master, TableStatistics, TabletServer
 from kudu_py.client.errors import KuduBadStatus, not_supported
 from kudu_py.client.location_cache import Tablet
 from kudu_py.client.options import ClientOptions
-from kudu_py.client.scanner import ReadMode, ScanSettings, ScanToken, tuples_of
+from kudu_py.client.scanner import ReadMode, RowBatch, ScanSettings, tuples_of
 from kudu_py.client.schema_builder import Partitioning
 from kudu_py.client.session import FlushMode, RowError
 from kudu_py.client.table import TableInfo, WriteOperation
@@ -187,15 +187,15 @@ class Client:
 
     def soft_delete_table(self, table_name: str, reserve_seconds: int = 0) -> None:
         """Not offered yet."""
-        raise not_supported("tables cannot be deleted softly yet: use delete_table")
+        self._background.run(self._aio.soft_delete_table(table_name, reserve_seconds))
 
     def recall_table(self, table_id: str) -> None:
         """Not offered yet."""
-        raise not_supported("deleted tables cannot be recalled yet")
+        self._background.run(self._aio.recall_table(table_id))
 
     def new_table_alterer(self, table: Table) -> None:
         """Not offered yet."""
-        raise not_supported("tables cannot be altered yet")
+        self._aio.new_table_alterer(table._aio)
 
     def new_session(
         self, flush_mode: FlushMode | str = FlushMode.MANUAL_FLUSH, timeout_ms: int | None = None
@@ -207,12 +207,11 @@ class Client:
 
         return Session(self._background.run(make()), self._background)
 
-    def deserialize_token_into_scanner(self, serialized_token: bytes | ScanToken) -> Scanner:
+    def deserialize_token_into_scanner(self, serialized_token: bytes | aio_scanner.ScanToken) -> Scanner:
         """The scanner of a serialised scan token."""
-        token = serialized_token.serialize() if isinstance(serialized_token, ScanToken) else serialized_token
 
         async def make() -> aio_scanner.Scanner:
-            return self._aio.deserialize_token(token)
+            return self._aio.deserialize_token_into_scanner(serialized_token)
 
         return Scanner(self._background.run(make()), self._background)
 
@@ -421,31 +420,12 @@ class _Settings:
         return self._settings.get_projection_schema()
 
 
-class RowBatch:
-    """A batch of a scan, as kudu-python's `xbatches` gives them."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self.arrow = batch
-
-    def as_tuples(self) -> list[tuple[object, ...]]:
-        """The rows as Python values."""
-        return tuples_of(self.arrow)
-
-    def __len__(self) -> int:
-        return int(self.arrow.num_rows)
-
-    def __iter__(self) -> Iterator[tuple[object, ...]]:
-        return iter(self.as_tuples())
-
-
 class Scanner(_Settings):
     """One scan; read it in one of the ways below, once."""
 
     def __init__(self, scanner: aio_scanner.Scanner, background: _Background) -> None:
         self._settings = self._aio = scanner
         self._background = background
-        self._next: pa.RecordBatch | None = None
-        self._has_ended = False
 
     @property
     def snapshot_timestamp(self) -> int | None:
@@ -460,7 +440,7 @@ class Scanner(_Settings):
     def record_batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches."""
         try:
-            while (batch := self._next_batch()) is not None:
+            while (batch := self._background.run(self._aio.next_record_batch())) is not None:
                 yield batch
         finally:
             self.close()
@@ -479,13 +459,11 @@ class Scanner(_Settings):
 
     def read_next_batch_tuples(self) -> list[tuple[object, ...]]:
         """The next batch as tuples; empty at the end."""
-        batch = self._next_batch()
-        return [] if batch is None else tuples_of(batch)
+        return self._background.run(self._aio.read_next_batch_tuples())
 
     def next_batch(self) -> RowBatch:
         """The next batch; empty at the end."""
-        batch = self._next_batch()
-        return RowBatch(aio_scanner.empty_batch(self.get_projection_schema()) if batch is None else batch)
+        return self._background.run(self._aio.next_batch())
 
     def xbatches(self) -> Iterator[RowBatch]:
         """The batches one by one."""
@@ -494,9 +472,7 @@ class Scanner(_Settings):
 
     def has_more_rows(self) -> bool:
         """Whether there is another batch; reads it if need be."""
-        if self._next is None and not self._has_ended:
-            self._next = self._next_batch()
-        return self._next is not None
+        return self._background.run(self._aio.has_more_rows())
 
     def count(self) -> int:
         """The number of rows; no columns are read."""
@@ -504,7 +480,6 @@ class Scanner(_Settings):
 
     def close(self) -> None:
         """Ends the scan."""
-        self._has_ended = True
         self._background.run(self._aio.close())
 
     def __enter__(self) -> Scanner:
@@ -513,15 +488,22 @@ class Scanner(_Settings):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _next_batch(self) -> pa.RecordBatch | None:
-        if self._next is not None:
-            batch, self._next = self._next, None
-            return batch
-        if self._has_ended:
-            return None
-        batch = self._background.run(self._aio.next_record_batch())
-        self._has_ended = batch is None
-        return batch
+
+class ScanToken(aio_scanner.ScanToken):
+    """A part of a scan that any process can carry out: `serialize` it here, `deserialize_token_into_scanner` there."""
+
+    def __init__(self, token: aio_scanner.ScanToken, background: _Background) -> None:
+        self._aio = token
+        self._background = background
+        self.pb = token.pb
+
+    def into_kudu_scanner(self) -> Scanner:  # type: ignore[override]
+        """The scanner of this part, by the client that made the token."""
+
+        async def make() -> aio_scanner.Scanner:
+            return self._aio.into_kudu_scanner()
+
+        return Scanner(self._background.run(make()), self._background)
 
 
 class ScanTokenBuilder(_Settings):
@@ -533,4 +515,4 @@ class ScanTokenBuilder(_Settings):
 
     def build(self) -> list[ScanToken]:
         """The tokens, in partition order."""
-        return self._background.run(self._aio.build())
+        return [ScanToken(token, self._background) for token in self._background.run(self._aio.build())]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kudu_py.client.budget import ByteBudget
-from kudu_py.client.errors import invalid, raises_public_async
+from kudu_py.client.errors import invalid, not_supported, raises_public_async
 from kudu_py.client.leader_finder import LeaderFinder
 from kudu_py.client.leader_probe import LeaderProbe
 from kudu_py.client.location_cache import LocationCache, TableLocations, Tablet, tablet_from_pb
@@ -385,11 +385,22 @@ class KuduClient:
         timeout_s = self.options.operation_timeout_s if timeout_ms is None else timeout_ms / 1000
         return KuduSession(self, flush_mode_of(flush_mode), timeout_s)
 
-    def deserialize_token(self, token: bytes) -> Scanner:
+    def deserialize_token_into_scanner(self, serialized_token: bytes | ScanToken) -> Scanner:
         """The scanner of a serialised scan token."""
+        token = serialized_token
         return scanner_of_token(self, token.serialize() if isinstance(token, ScanToken) else token)
 
-    deserialize_token_into_scanner = deserialize_token
+    async def soft_delete_table(self, table_name: str, reserve_seconds: int = 0) -> None:
+        """Not offered yet."""
+        raise not_supported("tables cannot be deleted softly yet: use delete_table")
+
+    async def recall_table(self, table_id: str) -> None:
+        """Not offered yet."""
+        raise not_supported("deleted tables cannot be recalled yet")
+
+    def new_table_alterer(self, table: Table) -> None:
+        """Not offered yet."""
+        raise not_supported("tables cannot be altered yet")
 
     def latest_observed_timestamp(self) -> int:
         """The largest hybrid time that this client has seen."""

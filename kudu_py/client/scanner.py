@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Any
@@ -227,6 +227,23 @@ class ScanSettings:
             raise KuduError(ErrorCode.ILLEGAL_STATE, "the scan has begun: set it up before")
 
 
+class RowBatch:
+    """A batch of a scan, as kudu-python's `next_batch` and `xbatches` give them."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.arrow = batch
+
+    def as_tuples(self) -> list[tuple[object, ...]]:
+        """The rows as Python values."""
+        return tuples_of(self.arrow)
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def __iter__(self) -> Iterator[tuple[object, ...]]:
+        return iter(self.as_tuples())
+
+
 class Scanner(ScanSettings):
     """One scan. Made by `Table.scanner`; read it in one of the ways below, once."""
 
@@ -237,6 +254,8 @@ class Scanner(ScanSettings):
         self._fixed_request: tserver_pb2.ScanRequest | None = None
         self._iterator: AsyncGenerator[pa.RecordBatch, None] | None = None
         self._snapshot_seen: int | None = None
+        self._ahead: pa.RecordBatch | None = None  # read by `has_more_rows`, not given yet
+        self._has_ended = False
 
     @property
     def snapshot_timestamp(self) -> int | None:
@@ -257,10 +276,38 @@ class Scanner(ScanSettings):
 
     @raises_public_async
     async def next_record_batch(self) -> pa.RecordBatch | None:
-        """The next batch, None at the end."""
+        """The next batch, None at the end and after `close`."""
+        if self._ahead is not None:
+            batch, self._ahead = self._ahead, None
+            return batch
+        if self._has_ended:
+            return None
         if self._iterator is None:
             self._iterator = self._batches()
-        return await anext(self._iterator, None)
+        batch = await anext(self._iterator, None)
+        self._has_ended = batch is None
+        return batch
+
+    async def has_more_rows(self) -> bool:
+        """Whether there is another batch; reads it if need be."""
+        if self._ahead is None:
+            self._ahead = await self.next_record_batch()
+        return self._ahead is not None
+
+    async def next_batch(self) -> RowBatch:
+        """The next batch; empty at the end."""
+        batch = await self.next_record_batch()
+        return RowBatch(empty_batch(self.get_projection_schema()) if batch is None else batch)
+
+    async def read_next_batch_tuples(self) -> list[tuple[object, ...]]:
+        """The next batch as tuples; empty at the end."""
+        return (await self.next_batch()).as_tuples()
+
+    async def xbatches(self) -> AsyncGenerator[RowBatch, None]:
+        """The batches one by one."""
+        async with aclosing(self.record_batches()) as batches:
+            async for batch in batches:
+                yield RowBatch(batch)
 
     async def to_arrow(self) -> pa.Table:
         """All rows."""
@@ -289,6 +336,7 @@ class Scanner(ScanSettings):
 
     async def close(self) -> None:
         """Ends the scan."""
+        self._has_ended, self._ahead = True, None
         iterator, self._iterator = self._iterator, None
         if iterator is not None:
             await iterator.aclose()
@@ -436,14 +484,19 @@ def tuples_of(batch: pa.RecordBatch) -> list[tuple[object, ...]]:
 
 
 class ScanToken:
-    """A part of a scan that any process can carry out: `token.serialize()` there, `client.deserialize_token` here."""
+    """A part of a scan that any process can carry out: `serialize` it here, `deserialize_token_into_scanner` there."""
 
-    def __init__(self, pb: client_pb2.ScanToken) -> None:
+    def __init__(self, pb: client_pb2.ScanToken, client: KuduClient) -> None:
         self.pb = pb
+        self._client = client
 
     def serialize(self) -> bytes:
         """Plain bytes (protobuf)."""
         return self.pb.SerializeToString()
+
+    def into_kudu_scanner(self) -> Scanner:
+        """The scanner of this part, by the client that made the token."""
+        return scanner_of_token(self._client, self.serialize())
 
     @property
     def tablet_ids(self) -> tuple[str, ...]:
@@ -480,7 +533,8 @@ class ScanTokenBuilder(ScanSettings):
                     schema=schema,
                     tablets=[_tablet_to_pb(tablet)],
                     request=request,
-                )
+                ),
+                self._client,
             )
             for tablet in tablets
         ]

@@ -109,6 +109,14 @@ def test_tokens_are_plain_bytes(table):
     assert sorted(itertools.chain(*read)) == [(i,) for i in range(10)]
 
 
+def test_a_token_makes_its_scanner_by_itself(table):
+    with table.client.new_session() as session:
+        session.write(table, batch(10))
+    tokens = table.scan_token_builder().set_projected_column_names(["key"]).build()
+    read = [token.into_kudu_scanner().open().read_all_tuples() for token in tokens]
+    assert sorted(itertools.chain(*read)) == [(i,) for i in range(10)]
+
+
 def test_a_scan_that_began_takes_no_more_settings(table):
     scanner = table.scanner().open()
     with pytest.raises(kudu.KuduBadStatus, match="the scan has begun"):

@@ -303,10 +303,10 @@ async def test_tokens_carry_a_scan_to_another_client(client, masters, table):
     async with await kudu.aio.connect(masters) as other:
         keys = []
         for token in tokens:
-            keys += [row[0] for row in await other.deserialize_token(token).read_all_tuples()]
+            keys += [row[0] for row in await other.deserialize_token_into_scanner(token).read_all_tuples()]
     assert sorted(keys) == list(range(600))
     with pytest.raises(kudu.KuduInvalidArgument, match="no scan token"):
-        client.deserialize_token(b"nonsense")
+        client.deserialize_token_into_scanner(b"nonsense")
 
 
 async def test_predicates_on_the_key_leave_tablets_out(client, untouched):
