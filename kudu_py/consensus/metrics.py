@@ -8,46 +8,59 @@ from collections.abc import Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kudu_py.consensus.core.model import Role
 from kudu_py.consensus.lookup import ReplicaLookup
 
 
 class ConsensusCollector(Collector):
-    """Register it with the process's registry: `registry.register(ConsensusCollector(lookup))`."""
+    """Register it with the process's registry: `registry.register(ConsensusCollector(lookup))`.
+
+    Sums over the server's replicas, and for what is behind the largest: a label per tablet would make as many series as
+    there are tablets. Single replicas are on the page of tablets and in `GetConsensusState`.
+    """
 
     def __init__(self, lookup: ReplicaLookup) -> None:
         self._lookup = lookup
 
     def collect(self) -> Iterable[Metric]:
-        """One sample per replica and metric."""
-        term = GaugeMetricFamily("kudu_raft_term", "Latest term the replica knows.", labels=["tablet"])
-        leads = GaugeMetricFamily("kudu_raft_is_leader", "1 if the replica leads its group.", labels=["tablet"])
-        lag = GaugeMetricFamily(
-            "kudu_raft_commit_lag_entries", "Entries in the log that are not known to be committed.", labels=["tablet"]
+        """One sample a metric."""
+        replicas = [replica for _, replica in self._lookup.consensus_all()]
+        yield GaugeMetricFamily(
+            "kudu_raft_commit_lag_entries_max",
+            "Most entries in a replica's log that are not known to be committed.",
+            value=max((replica.last_op_id.index - replica.commit_index for replica in replicas), default=0),
         )
-        apply_lag = GaugeMetricFamily(
-            "kudu_raft_apply_lag_entries", "Committed entries that are not applied.", labels=["tablet"]
+        yield GaugeMetricFamily(
+            "kudu_raft_apply_lag_entries_max",
+            "Most committed entries of a replica that are not applied.",
+            value=max((replica.commit_index - replica.applied_index for replica in replicas), default=0),
         )
-        rounds = GaugeMetricFamily(
-            "kudu_raft_rounds_in_flight", "Own proposals that are not applied.", labels=["tablet"]
+        yield GaugeMetricFamily(
+            "kudu_raft_rounds_in_flight",
+            "Own proposals that are not applied.",
+            value=sum(replica.rounds_in_flight for replica in replicas),
         )
-        started = CounterMetricFamily(
-            "kudu_raft_elections_started", "Elections the replica campaigned in.", labels=["tablet"]
+        yield GaugeMetricFamily(
+            "kudu_raft_term_max",
+            "Latest term of any replica.",
+            value=max((replica.term for replica in replicas), default=0),
         )
-        won = CounterMetricFamily("kudu_raft_elections_won", "Elections the replica won.", labels=["tablet"])
-        log_bytes = GaugeMetricFamily("kudu_log_size_bytes", "Bytes of the replica's log segments.", labels=["tablet"])
-        batches = CounterMetricFamily(
-            "kudu_log_batches_written", "Group commits of the replica's log.", labels=["tablet"]
+        yield CounterMetricFamily(
+            "kudu_raft_elections_started",
+            "Elections that replicas campaigned in.",
+            value=sum(replica.elections_started for replica in replicas),
         )
-        for tablet_id, replica in self._lookup.consensus_all():
-            labels = [tablet_id]
-            term.add_metric(labels, replica.term)
-            leads.add_metric(labels, replica.role is Role.LEADER)
-            lag.add_metric(labels, replica.last_op_id.index - replica.commit_index)
-            apply_lag.add_metric(labels, replica.commit_index - replica.applied_index)
-            rounds.add_metric(labels, replica.rounds_in_flight)
-            started.add_metric(labels, replica.elections_started)
-            won.add_metric(labels, replica.elections_won)
-            log_bytes.add_metric(labels, replica.log.size_bytes)
-            batches.add_metric(labels, replica.log.batches_written)
-        return [term, leads, lag, apply_lag, rounds, started, won, log_bytes, batches]
+        yield CounterMetricFamily(
+            "kudu_raft_elections_won",
+            "Elections that replicas won.",
+            value=sum(replica.elections_won for replica in replicas),
+        )
+        yield GaugeMetricFamily(
+            "kudu_log_size_bytes",
+            "Bytes of all log segments.",
+            value=sum(replica.log.size_bytes for replica in replicas),
+        )
+        yield CounterMetricFamily(
+            "kudu_log_batches_written",
+            "Group commits: one write and one sync each.",
+            value=sum(replica.log.batches_written for replica in replicas),
+        )

@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from kudu_py.consensus.core.model import RaftOptions
+from kudu_py.consensus.metrics import ConsensusCollector
 from kudu_py.consensus.raft_consensus import ConsensusOptions
 from kudu_py.daemon import layout
 from kudu_py.daemon.flags import Loaded
@@ -180,6 +181,7 @@ def measure(master: Master, registry: CollectorRegistry) -> None:
         now_s = master.clock.monotonic()
         return float(sum(servers.is_live(server.uuid, now_s) for server in servers.servers))
 
+    registry.register(ConsensusCollector(master.manager))
     function_gauge(
         registry,
         "kudu_master_is_leader",

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kudu_py.consensus.metrics import ConsensusCollector
 from kudu_py.tablet.manager import TabletManager
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.tablet_replica import ReplicaState
@@ -24,6 +25,7 @@ def register_metrics(
     maintenance: Maintenance,
 ) -> None:
     """Adds the server's metrics to its registry."""
+    registry.register(ConsensusCollector(manager))
     registry.register(_TabletServerCollector(manager, memory, scanners, maintenance))
 
 
