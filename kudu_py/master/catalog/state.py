@@ -101,7 +101,9 @@ class CatalogState:
         table_id = self.ids_by_name.get(name)
         if table_id is None:
             raise KuduError(
-                ErrorCode.TABLE_NOT_FOUND, f"there is no table {name[:256]!r}", details={"table_name": name[:256]}
+                ErrorCode.TABLE_NOT_FOUND,
+                f"there is no table {name[:256]!r}; `kudu-py table list` shows those there are",
+                details={"table_name": name[:256]},
             )
         return self.tables[table_id]
 

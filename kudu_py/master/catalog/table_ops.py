@@ -77,7 +77,7 @@ def plan_create_table(
     if present is not None:
         raise KuduError(
             ErrorCode.TABLE_ALREADY_PRESENT,
-            f"table {request.name!r} exists already; its id is {present}",
+            f"table {request.name!r} exists already (its id is {present}); choose another name, or delete it first",
             details={"table_id": present, "table_name": request.name},
         )
     num_replicas = _replication_factor(state, request, servers, options)
