@@ -85,6 +85,9 @@ STATUS_CODES: Final[Mapping[ErrorCode, grpc.StatusCode]] = {
 }
 """The one table. Every code has a row."""
 
+_CONNECT_NOISE = "Failed to connect to remote host: "
+"""gRPC puts what was refused behind two wordings of its own and the address, which our message names already."""
+
 _WITHOUT_ERROR_INFO: Final[Mapping[grpc.StatusCode, tuple[ErrorCode, Verdict]]] = {
     grpc.StatusCode.UNAVAILABLE: (ErrorCode.UNAVAILABLE, Verdict.TRY_LATER),
     grpc.StatusCode.DEADLINE_EXCEEDED: (ErrorCode.TIMED_OUT, Verdict.TRY_LATER),
@@ -156,7 +159,7 @@ def from_rpc_error(error: grpc.RpcError, *, wrote: bool = False, address: str = 
     if wrote and code not in _NEVER_EXECUTED:
         verdict = Verdict.UNKNOWN
     server = f"the server at {where}" if where else "the server"
-    said = text or "no reason was given"
+    said = text.rpartition(_CONNECT_NOISE)[2] or "no reason was given"
     message = {
         ErrorCode.UNAVAILABLE: f"{server} cannot be reached: {said}",
         ErrorCode.TIMED_OUT: f"{server} did not answer in time",
