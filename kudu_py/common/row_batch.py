@@ -25,6 +25,9 @@ from kudu_py.common.schema import MAX_CELL_BYTES, MAX_ENCODED_KEY_BYTES, DataTyp
 
 OPERATION_COLUMN = "__op"
 UNSET_COLUMN = "__unset"
+_ROW_SCHEMAS_MAX = 256
+"""Arrow schemas kept for one schema: clients that set some columns only need one each, and may name any."""
+
 MAX_ROWS_PER_BATCH = 1 << 20
 _MIN_DATE_DAYS = -719_162
 _MAX_DATE_DAYS = 2_932_896
@@ -117,11 +120,8 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
         KuduError: INVALID_ROW_BLOCK if the bytes are no such message; MISMATCHED_SCHEMA if a column id is unknown,
             repeated, or a key column is missing.
     """
-    positions = _positions_of(schema, column_ids)
-    fields = [pa.field(OPERATION_COLUMN, pa.uint8(), nullable=False)]
-    if has_unset:
-        fields.append(pa.field(UNSET_COLUMN, pa.binary((len(positions) + 7) // 8), nullable=False))
-    fields.extend(schema.columns[i].arrow_field.with_nullable(True) for i in positions)
+    positions = _positions_of(schema, column_ids) if column_ids else schema.all_positions
+    wire_schema, rows_schema = _arrow_schemas(schema, positions, has_unset)
     try:
         message = pa.ipc.read_message(payload)
         if message.type != "record batch":
@@ -133,12 +133,13 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
         if is_compressed:
             # A small message could ask for any amount of memory; and the log keeps what is sent.
             raise KuduError(ErrorCode.INVALID_ROW_BLOCK, "rows must be an Arrow record batch without body compression")
-        if columns != len(fields):
+        if columns != len(wire_schema):
             # pyarrow would leave surplus columns out without a word.
             raise KuduError(
-                ErrorCode.INVALID_ROW_BLOCK, f"rows have {columns} columns; this table and request need {len(fields)}"
+                ErrorCode.INVALID_ROW_BLOCK,
+                f"rows have {columns} columns; this table and request need {len(wire_schema)}",
             )
-        batch = pa.ipc.read_record_batch(message, pa.schema(fields))
+        batch = pa.ipc.read_record_batch(message, wire_schema)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
         raise KuduError(
@@ -158,9 +159,7 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
             raise KuduError(ErrorCode.INVALID_ROW_BLOCK, f"column {UNSET_COLUMN} has a null")
         raw = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * width :][: len(column) * width]
         unset = np.unpackbits(raw.reshape(-1, width), axis=1, count=len(positions), bitorder="little").view(np.bool_)
-    rows = pa.RecordBatch.from_arrays(
-        batch.columns[first:], schema=pa.schema([schema.columns[i].arrow_field.with_nullable(True) for i in positions])
-    )
+    rows = pa.RecordBatch.from_arrays(batch.columns[first:], schema=rows_schema)
     return RowBatch(schema, operations, rows, positions, unset)
 
 
@@ -191,9 +190,21 @@ def _facts(metadata: pa.Buffer) -> tuple[int, bool]:
     return number(nodes + number(nodes)) if nodes else 0, field(batch, 3) != 0
 
 
+def _arrow_schemas(schema: Schema, positions: tuple[int, ...], has_unset: bool) -> tuple[pa.Schema, pa.Schema]:
+    """The Arrow schemas of the wire form and of its rows alone; made once, as a small batch costs less than they."""
+    known = schema.row_schemas.get((positions, has_unset))
+    if known is None:
+        fields = [schema.columns[i].arrow_field.with_nullable(True) for i in positions]
+        wire = [pa.field(OPERATION_COLUMN, pa.uint8(), nullable=False)]
+        if has_unset:
+            wire.append(pa.field(UNSET_COLUMN, pa.binary((len(positions) + 7) // 8), nullable=False))
+        known = pa.schema([*wire, *fields]), pa.schema(fields)
+        if len(schema.row_schemas) < _ROW_SCHEMAS_MAX:
+            schema.row_schemas[positions, has_unset] = known
+    return known
+
+
 def _positions_of(schema: Schema, column_ids: tuple[int, ...]) -> tuple[int, ...]:
-    if not column_ids:
-        return tuple(range(len(schema.columns)))
     by_id = {column.column_id: i for i, column in enumerate(schema.columns)}
     positions = []
     for column_id in column_ids:

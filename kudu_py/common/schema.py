@@ -112,6 +112,10 @@ class Schema:
     version: int = 0
     _positions: dict[str, int] = field(init=False, repr=False, compare=False, hash=False, default_factory=dict)
     _arrow: list[pa.Schema] = field(init=False, repr=False, compare=False, hash=False, default_factory=list)
+    row_schemas: dict[tuple[tuple[int, ...], bool], tuple[pa.Schema, pa.Schema]] = field(
+        init=False, repr=False, compare=False, hash=False, default_factory=dict
+    )
+    """For `row_batch.decode` to keep what it makes of this schema."""
 
     def __post_init__(self) -> None:
         self._positions.update({column.name: i for i, column in enumerate(self.columns)})
@@ -121,6 +125,11 @@ class Schema:
     def arrow(self) -> pa.Schema:
         """All columns in order, with nullability."""
         return self._arrow[0]
+
+    @property
+    def all_positions(self) -> tuple[int, ...]:
+        """0, 1, ... for all columns."""
+        return tuple(range(len(self.columns)))
 
     @property
     def names(self) -> tuple[str, ...]:

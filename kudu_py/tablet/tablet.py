@@ -79,7 +79,7 @@ class TabletOptions:
             raise KuduError(ErrorCode.CONFIGURATION_ERROR, f"flush_bytes is at least 1, not {self.flush_bytes}")
 
 
-FEW_ROWS = 8
+FEW_ROWS = 12
 
 Result = FlushResult | CompactionResult | RunMergeResult
 
