@@ -119,7 +119,7 @@ class ConsensusOptions:
     bytes_in_flight_max: int = 64 << 20
     kept_bytes_max: int = 96 << 20
     apply_slice_s: float = 0.005
-    apply_lazy_s: float = 0.01
+    apply_lazy_s: float = 0.1
     apply_lazy_bytes_max: int = 64 << 10
     vote_timeout_s: float = 1.0
     clock_skew_max_s: float = 10.0
