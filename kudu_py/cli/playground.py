@@ -126,7 +126,21 @@ def load(directory: Path) -> PlaygroundRecord:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise KuduError(ErrorCode.CORRUPTION, f"{path} cannot be understood: {error}") from error
-    return PlaygroundRecord(groups["master"], groups["tserver"])
+    return _as_running(PlaygroundRecord(groups["master"], groups["tserver"]))
+
+
+def _as_running(record: PlaygroundRecord) -> PlaygroundRecord:
+    """The record with the pids of now: a daemon that died may have been started again by running its `argv`."""
+    gone = {daemon.argv: daemon for daemon in record.daemons if not daemon.is_running()}
+    for entry in Path("/proc").glob("[0-9]*") if gone else ():
+        try:
+            argv = tuple(os.fsdecode(part) for part in (entry / "cmdline").read_bytes().split(b"\0")[:-1])
+        except OSError:
+            continue  # it has ended meanwhile
+        found = gone.get(argv)
+        if found is not None and (running := replace(found, pid=int(entry.name))).is_running():
+            record = record.with_daemon(running)
+    return record
 
 
 def save(directory: Path, record: PlaygroundRecord) -> None:
@@ -337,6 +351,7 @@ def stop(directory: Path, record: PlaygroundRecord, progress: Callable[[str], No
     """Ends every daemon: tablet servers first, SIGTERM, and SIGKILL for what has not ended after the grace. Saved on
     return.
     """
+    record = _as_running(record)
     for group in (record.tservers, record.masters):
         running = [daemon for daemon in group if _alive(daemon)]
         for daemon in running:
