@@ -22,6 +22,7 @@ from kudu_py.client.table import TableInfo
 from kudu_py.client.tablet_scan import ScanContext
 from kudu_py.client.tablet_writer import TabletWriter, WriteContext
 from kudu_py.client.write_link import WriteLinks
+from kudu_py.client.write_pace import WritePace
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import mint_id
 from kudu_py.common.partition import create_partitions
@@ -194,6 +195,7 @@ class KuduClient:
             client_id=self.client_id,
             cache=self.cache,
             links=self._links,
+            pace=WritePace(),
             probe=self._probe,
             locator=self,
             clock=clock,

@@ -29,8 +29,9 @@ from typing import Any, Protocol
 from kudu_py.client.leader_probe import LeaderProbe
 from kudu_py.client.location_cache import LocationCache
 from kudu_py.client.options import ClientOptions
-from kudu_py.client.pieces import Piece, RowErrors, batch_of, fits_group
+from kudu_py.client.pieces import Piece, RowErrors, RowPiece, batch_of, fits_group
 from kudu_py.client.write_link import Answer, WriteLinks
+from kudu_py.client.write_pace import WritePace
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.hybrid_time import from_micros
 from kudu_py.env.clock import Clock
@@ -86,6 +87,7 @@ class WriteContext:
     client_id: str
     cache: LocationCache
     links: WriteLinks
+    pace: WritePace
     probe: LeaderProbe
     locator: Locator
     clock: Clock
@@ -105,6 +107,7 @@ class Message:
         pieces: whose rows these are, in order; those that gave up are taken out of `waiting` but stay here.
         in_doubt: some attempt may have reached a server and was not answered.
         late: pieces whose callers were told that the time is over.
+        paced_rows, sent_at: what `WritePace` was told of it.
     """
 
     request: tserver_pb2.WriteRequest
@@ -113,6 +116,8 @@ class Message:
     late: set[int] = field(default_factory=set)
     answer: asyncio.Future[Answer] | None = None
     attempts: int = 0
+    paced_rows: int = 0
+    sent_at: float = 0.0
 
 
 class TabletWriter:
@@ -142,6 +147,12 @@ class TabletWriter:
     # ------------------------------------------------------------------------------
 
     def _send_next(self) -> None:
+        is_of_rows = bool(self._waiting) and isinstance(self._waiting[0], RowPiece)
+        if self._message is None and is_of_rows and self._context.pace.holds(self._send_now):
+            return  # stays scheduled
+        self._send_now()
+
+    def _send_now(self) -> None:
         self._is_scheduled = False
         if self._message is not None:
             return
@@ -156,6 +167,9 @@ class TabletWriter:
                 piece.failed(error if isinstance(error, KuduError) else refused)
             self._schedule()
             return
+        if isinstance(pieces[0], RowPiece):
+            message.paced_rows = len(pieces)
+            message.sent_at = self._context.pace.sent(len(pieces))
         address = self._context.cache.leader(self.tablet_id)
         if address is None:
             self._context.spawn(self._recover(message, None), f"find leader {self.tablet_id[:8]}")
@@ -377,10 +391,15 @@ class TabletWriter:
         return len(message.late) == len(message.pieces)
 
     def _conclude_written(self, message: Message, response: tserver_pb2.WriteResponse) -> None:
-        self._message = None
         self._was_stale = False
         self._context.observed(response.timestamp)
-        self._schedule()
+        try:
+            self._tell_written(message, response)
+        finally:
+            # Behind the callers, of whom many have their next row at once.
+            self._end(message)
+
+    def _tell_written(self, message: Message, response: tserver_pb2.WriteResponse) -> None:
         errors = [(row.row_index, _ROW_ERRORS.get(row.code, ErrorCode.INTERNAL)) for row in response.row_errors]
         first = at = 0
         for i, piece in enumerate(message.pieces):
@@ -401,8 +420,7 @@ class TabletWriter:
             self._was_stale = True
             self._context.spawn(self._send_anew(message, error), f"take clock {self.tablet_id[:8]}")
             return
-        self._message = None
-        self._schedule()
+        self._end(message)
         if error.code in _ROW_REFUSALS and len(message.pieces) > 1:
             again = [piece for i, piece in enumerate(message.pieces) if i not in message.late]
             for piece in again:
@@ -426,15 +444,21 @@ class TabletWriter:
             error.__cause__ = silent
             self._conclude_refused(message, error)
             return
-        self._message = None
         self._waiting.extendleft(
             piece for i, piece in reversed(list(enumerate(message.pieces))) if i not in message.late
         )
-        self._schedule()
+        self._end(message)
 
     def _abandon(self, message: Message, error: KuduError | None) -> None:
         assert len(message.late) == len(message.pieces), "a caller still waits"
+        self._end(message)
+
+    def _end(self, message: Message) -> None:
+        """The message is not under way any more; the next may leave."""
+        assert self._message is message, "another message is under way"
         self._message = None
+        if message.paced_rows:
+            self._context.pace.answered(message.paced_rows, message.sent_at)
         self._schedule()
 
     def close(self) -> None:
