@@ -123,17 +123,31 @@ def table_exists(masters: str, name: str) -> bool:
         return client.table_exists(name)
 
 
+def kudu_schema(columns: Sequence[ColumnView]) -> kudu.Schema:
+    """The schema of a table with these columns, key columns first, in key order.
+
+    Raises:
+        ValueError: names the column that cannot be.
+    """
+    import kudu_py.client as kudu
+
+    builder = kudu.schema_builder()
+    for column in columns:
+        spec = builder.add_column(column.name, column.type_name, nullable=column.nullable)
+        spec.precision(column.precision).scale(column.scale)
+    builder.set_primary_keys([column.name for column in columns if column.is_key])
+    try:
+        return builder.build()
+    except kudu.KuduBadStatus as error:
+        raise ValueError(str(error)) from error
+
+
 def create_table(
-    masters: str,
-    name: str,
-    columns: Sequence[ColumnView],
-    hashed: tuple[Sequence[str], int] | None,
-    num_replicas: int,
+    masters: str, name: str, schema: kudu.Schema, hashed: tuple[Sequence[str], int] | None, num_replicas: int
 ) -> None:
     """Creates a table and returns when all its tablets have leaders.
 
     Args:
-        columns: key columns first, in key order.
         hashed: key columns and number of buckets; None: one tablet.
 
     Raises:
@@ -142,15 +156,10 @@ def create_table(
     import kudu_py.client as kudu
 
     with _named_errors(masters, name), _own_client(masters) as client:
-        builder = kudu.schema_builder()
-        for column in columns:
-            spec = builder.add_column(column.name, column.type_name, nullable=column.nullable)
-            spec.precision(column.precision).scale(column.scale)
-        builder.set_primary_keys([column.name for column in columns if column.is_key])
         partitioning = kudu.Partitioning()
         if hashed is not None:
             partitioning.add_hash_partitions(list(hashed[0]), hashed[1])
-        client.create_table(name, builder.build(), partitioning, n_replicas=num_replicas)
+        client.create_table(name, schema, partitioning, n_replicas=num_replicas)
 
 
 def delete_table(masters: str, name: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from spark_connector.cluster import ColumnView, create_table, delete_table, table_exists
+from pyspark.sql.types import StructType
+
+from spark_connector.cluster import ColumnView, create_table, delete_table, kudu_schema, table_exists
 from spark_connector.type_mapping import to_kudu
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+
+    import kudu_py.client as kudu
 
 
 class HashPartitions(TypedDict):
@@ -27,6 +30,9 @@ class KuduContext:
     majority.
     """
 
+    supportsIgnoreOperations = True
+    """Every server of a cluster knows the `_ignore` operations."""
+
     def __init__(self, masters: str, spark: SparkSession) -> None:
         self.masters = masters
         self.spark = spark
@@ -35,19 +41,11 @@ class KuduContext:
         """Whether there is a table of this name."""
         return table_exists(self.masters, name)
 
-    def createTable(
-        self,
-        name: str,
-        schema: StructType,
-        keys: Sequence[str],
-        *,
-        hash_partitions: HashPartitions | None = None,
-        num_replicas: int = 3,
-    ) -> None:
-        """Creates a table with the columns of a frame and returns when it can be written.
+    def createSchema(self, schema: StructType, keys: Sequence[str]) -> kudu.Schema:
+        """The schema of a table with the columns of a frame.
 
-        `keys` become the primary key, in that order; key columns are not nullable whatever the frame says. Without
-        `hash_partitions` the table is one tablet.
+        `keys` become the primary key, in that order, and the first columns; they are not nullable whatever the frame
+        says.
 
         Raises:
             ValueError: a key is no column, or a type no table can hold.
@@ -57,20 +55,47 @@ class KuduContext:
             if key not in by_name:
                 raise ValueError(f"the key {key!r} is no column of the frame; it has {', '.join(by_name)}")
         order = [*keys, *[field.name for field in schema.fields if field.name not in keys]]
-        columns = [
-            ColumnView(
-                name=column,
-                type_name=to_kudu(column, by_name[column].dataType),
-                precision=getattr(by_name[column].dataType, "precision", 0),
-                scale=getattr(by_name[column].dataType, "scale", 0),
-                nullable=by_name[column].nullable and column not in keys,
-                is_key=column in keys,
-                has_default=False,
-            )
-            for column in order
-        ]
+        return kudu_schema(
+            [
+                ColumnView(
+                    name=column,
+                    type_name=to_kudu(column, by_name[column].dataType),
+                    precision=getattr(by_name[column].dataType, "precision", 0),
+                    scale=getattr(by_name[column].dataType, "scale", 0),
+                    nullable=by_name[column].nullable and column not in keys,
+                    is_key=column in keys,
+                    has_default=False,
+                )
+                for column in order
+            ]
+        )
+
+    def createTable(
+        self,
+        name: str,
+        schema: StructType | kudu.Schema,
+        keys: Sequence[str] = (),
+        *,
+        hash_partitions: HashPartitions | None = None,
+        num_replicas: int = 3,
+    ) -> None:
+        """Creates a table with the columns of a frame and returns when it can be written.
+
+        Without `hash_partitions` the table is one tablet.
+
+        Args:
+            schema: of a frame; or of a table, as `createSchema` gives it, which has its keys already.
+            keys: become the primary key, see `createSchema`.
+
+        Raises:
+            ValueError: a key is no column, or a type no table can hold.
+        """
+        if isinstance(schema, StructType):
+            schema = self.createSchema(schema, keys)
+        elif keys:
+            raise ValueError("the schema of a table has its keys already; leave `keys` out")
         hashed = (tuple(hash_partitions["columns"]), hash_partitions["buckets"]) if hash_partitions else None
-        create_table(self.masters, name, columns, hashed, num_replicas)
+        create_table(self.masters, name, schema, hashed, num_replicas)
 
     def deleteTable(self, name: str) -> None:
         """Deletes a table and all its rows."""
@@ -109,3 +134,18 @@ class KuduContext:
         """Writes with any operation by name."""
         writer = frame.write.format("kudu").option("kudu.master", self.masters).option("kudu.table", table)
         writer.option("kudu.operation", operation).mode("append").save()
+
+    # The same by names as Python has them.
+    supports_ignore_operations = supportsIgnoreOperations
+    table_exists = tableExists
+    create_schema = createSchema
+    create_table = createTable
+    delete_table = deleteTable
+    kudu_rdd = kuduRDD
+    insert_rows = insertRows
+    insert_ignore_rows = insertIgnoreRows
+    upsert_rows = upsertRows
+    update_rows = updateRows
+    delete_rows = deleteRows
+    delete_ignore_rows = deleteIgnoreRows
+    write_rows = writeRows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import time
 from decimal import Decimal
 
@@ -220,3 +221,30 @@ def test_a_context_creates_finds_and_deletes_tables(context, table):
     assert context.kuduRDD(table.name, ["key"]).count() == 0
     context.deleteTable(table.name)
     assert not context.tableExists(table.name)
+
+
+def test_a_schema_is_made_of_a_frames_and_a_table_of_it(spark, context, table):
+    schema = context.createSchema(T.StructType.fromDDL("price decimal(9, 2), key long, v string"), ["key"])
+
+    context.create_table(table.name, schema, hash_partitions={"columns": ["key"], "buckets": 2})
+
+    assert [(column.name, column.nullable) for column in schema.columns] == [
+        ("key", False),
+        ("price", True),
+        ("v", True),
+    ]
+    assert table.read().schema.simpleString() == "struct<key:bigint,price:decimal(9,2),v:string>"
+    with pytest.raises(ValueError, match="has its keys already"):
+        context.create_table("another", schema, ["key"])
+
+
+def test_every_upstream_name_of_a_context_has_a_python_twin():
+    from spark_connector import KuduContext
+
+    names = [name for name in vars(KuduContext) if any(letter.isupper() for letter in name)]
+    twins = [re.sub(r"(?<=[a-z])([A-Z]+)", r"_\1", name).lower() for name in names]
+
+    assert "createTable" in names
+    assert "kudu_rdd" in twins
+    assert [getattr(KuduContext, twin) for twin in twins] == [getattr(KuduContext, name) for name in names]
+    assert KuduContext.supports_ignore_operations
