@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 from kudu_py.testing.process_cluster import Daemon, ProcessCluster
 from tests.bench.results import ROOT
@@ -56,8 +56,7 @@ def metric(daemon: Daemon, name: str) -> float:
 
 def option(daemon: Daemon, name: str) -> str:
     """The value of a flag in force, from the daemon's `/varz`."""
-    request = Request(f"http://{daemon.http_address}/varz", headers={"Accept": "application/json"})
-    with urlopen(request, timeout=10) as response:
+    with urlopen(f"http://{daemon.http_address}/varz?format=json", timeout=10) as response:
         settings = json.load(response)
     return str(settings[name]["value"])
 
