@@ -58,7 +58,7 @@ def option(daemon: Daemon, name: str) -> str:
     """The value of a flag in force, from the daemon's `/varz`."""
     with urlopen(f"http://{daemon.http_address}/varz?format=json", timeout=10) as response:
         settings = json.load(response)
-    return str(settings[name]["value"])
+    return str(next(setting["value"] for setting in settings if setting["name"] == name))
 
 
 class CpuMeter:

@@ -58,7 +58,9 @@ async def _flushed(cluster: ProcessCluster) -> None:
         await asyncio.sleep(0.5)
     # Compactions that follow the flushes end as well, so that the scans have the machine.
     done = -1.0
-    while done != (done := sum(metric(server, "kudu_maintenance_compactions") for server in tablet_servers(cluster))):
+    while done != (
+        done := sum(metric(server, "kudu_maintenance_compactions_total") for server in tablet_servers(cluster))
+    ):
         assert time.monotonic() < deadline, "compaction does not end"
         await asyncio.sleep(3)
 
