@@ -10,7 +10,7 @@ demo: $(DEMO) ; @$(BIN)/kudu-py demo --dir build/demo  ## a cluster of real proc
 test: $(DEV) build/bin/grpcurl ; $(BIN)/python -m pytest $(PYTEST_ARGS)  ## all tests, real daemons and real Spark among them
 check: $(DEV) ; $(BIN)/python tests/gate.py  ## the read-only gate: format, lint, types, layers, protos, fast tests
 fix: $(DEV) ; $(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .  ## format, and mend what can be mended
-sim: $(DEV) ; $(BIN)/python -m pytest tests/sim --seeds 1000  ## many seeds of the simulator
+sim: $(DEV) ; $(BIN)/python -m pytest -m "slow and not spark and not integration"  ## the slow ring: many more seeds of the simulated faults
 bench: $(DEV) ; $(BIN)/python -m tests.bench  ## benchmarks of this machine, into build/bench.json
 bench-peers: $(DEV) ; $(BIN)/python -m tests.bench.peers  ## the same work on upstream's daemons and etcd, and the ratios
 protos: $(DEV) ; $(BIN)/python protos/generate.py  ## regenerate kudu_py/pb
