@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kudu_py.cli.rpc_calls import call, is_serving
+from kudu_py.cli.health import is_serving
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import (
     consensus_pb2,
@@ -22,6 +22,7 @@ from kudu_py.pb import (
     tserver_pb2,
     tserver_pb2_grpc,
 )
+from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import GrpcDialer
 
 T = TypeVar("T")

@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from kudu_py.cli.rpc_calls import call, is_serving
+from kudu_py.cli.health import is_serving
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import master_pb2, master_pb2_grpc, server_pb2, server_pb2_grpc
+from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import GrpcDialer
 
 FILE_NAME = "playground.json"

@@ -17,9 +17,9 @@ import typer
 from kudu_py.cli.cluster import Masters, ReportFormat, split_addresses
 from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, leader_master
-from kudu_py.cli.rpc_calls import call
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import consensus_pb2, master_pb2, master_pb2_grpc
+from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import GrpcDialer
 
 # Arrow and the client cost a quarter of a second to import: only the commands that need them pay, in their bodies.

@@ -12,8 +12,8 @@ from kudu_py.cli.cluster import Masters, ReportFormat, split_addresses
 from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.daemons import PASS_THROUGH, run_tserver
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, leader_master
-from kudu_py.cli.rpc_calls import call
 from kudu_py.pb import master_pb2, master_pb2_grpc
+from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import GrpcDialer
 
 app = typer.Typer(help="Run a tablet server, or list them.", no_args_is_help=True)

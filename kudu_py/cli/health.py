@@ -1,25 +1,12 @@
-"""Calls as the commands make them: bounded in time, errors as `KuduError`."""
+"""Whether a daemon serves, as the commands ask it."""
 
 from __future__ import annotations
-
-from collections.abc import Awaitable
-from typing import TypeVar
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from kudu_py.common.errors import KuduError
-from kudu_py.rpc.status import from_rpc_error
-
-T = TypeVar("T")
-
-
-async def call(pending: Awaitable[T]) -> T:
-    """The answer, or the error translated once."""
-    try:
-        return await pending
-    except grpc.aio.AioRpcError as error:
-        raise from_rpc_error(error) from error
+from kudu_py.rpc.call import call
 
 
 async def is_serving(channel: grpc.aio.Channel) -> bool:
