@@ -113,5 +113,14 @@ class DiskThreads(Protocol):
         `done` gets the job's result, or its exception. One hand-off each way, no task.
         """
 
+    def write_and_sync(
+        self, file: File, offset: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
+        """Writes to a file and syncs it, as a job of `submit` would, by the cheapest way there is.
+
+        `done` is called on the loop, never from within, once the data is durable, or with the exception. Nothing else
+        is written to the file meanwhile.
+        """
+
     def submit_background(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """As `submit`, in the lane of `run`."""

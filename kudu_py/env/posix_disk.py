@@ -12,9 +12,18 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from kudu_py.env.disk import Buffer, Disk
+from kudu_py.env.disk import Buffer, Disk, File
+from kudu_py.env.kernel_aio import open_kernel_aio
 
 T = TypeVar("T")
+
+LOOP_WRITE_BYTES_MAX = 32 << 10
+"""Writes up to this size are copied to the page cache on the loop, in microseconds; larger ones on a thread."""
+SLOW_WRITE_S = 0.02
+"""A write to the page cache that takes longer was made to wait for the disk (a journal that commits, too many dirty
+pages) ..."""
+SLOW_WRITE_PAUSE_S = 10.0
+"""... and for so long threads wait in the loop's place."""
 
 IOV_MAX = 1024
 """Buffers that one pwritev takes on Linux."""
@@ -75,6 +84,10 @@ class PosixFile:
             while written < total:
                 written += os.pwrite(self._fd, rest[written:], offset + written)
         return total
+
+    def fileno(self) -> int:
+        """The descriptor, for the kernel."""
+        return self._fd
 
     def sync(self) -> None:
         with _naming(self._path):
@@ -201,11 +214,18 @@ class PosixDiskThreads:
         threads: int = 4,
         background_threads: int = 3,
         disk: Disk | None = None,
+        kernel_aio: bool = True,
     ) -> None:
+        """Args: how many threads in each lane, and
+
+        kernel_aio: small writes of the log are synced by the kernel without a thread, where that is possible.
+        """
         self._loop = loop if loop is not None else asyncio.get_running_loop()
         self._disk: Disk = disk if disk is not None else PosixDisk()
         self._urgent = _Lane("disk", threads)
         self._background = _Lane("disk-background", background_threads)
+        self._aio = open_kernel_aio(self._loop) if kernel_aio else None
+        self._on_threads_until = 0.0
 
     @property
     def disk(self) -> Disk:
@@ -227,6 +247,41 @@ class PosixDiskThreads:
 
     def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         self._put(self._urgent, job, done)
+
+    def write_and_sync(
+        self, file: File, offset: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
+        if self._aio is not None and isinstance(file, PosixFile) and self._writes_on_loop(buffers):
+            self._write_on_loop(file, offset, buffers, done)
+            return
+
+        def job() -> None:
+            file.write(offset, buffers)
+            file.sync()
+
+        self._put(self._urgent, job, done)
+
+    def _writes_on_loop(self, buffers: Sequence[Buffer]) -> bool:
+        return sum(map(len, buffers)) <= LOOP_WRITE_BYTES_MAX and self._loop.time() >= self._on_threads_until
+
+    def _write_on_loop(
+        self, file: PosixFile, offset: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
+        started = self._loop.time()
+        try:
+            file.write(offset, buffers)
+        except OSError as error:
+            self._loop.call_soon(done, error)
+            return
+        if (ended := self._loop.time()) - started > SLOW_WRITE_S:
+            self._on_threads_until = ended + SLOW_WRITE_PAUSE_S
+
+        def synced(error_number: int) -> None:
+            done(OSError(error_number, os.strerror(error_number), file.path) if error_number else None)
+
+        assert self._aio is not None
+        if not self._aio.fdatasync(file.fileno(), synced):
+            self._put(self._urgent, file.sync, done)
 
     def submit_background(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         self._put(self._background, job, done)
@@ -250,3 +305,6 @@ class PosixDiskThreads:
         """Lets queued jobs finish, at most for `timeout_s` each thread, and ends the threads. Blocks."""
         self._urgent.close(timeout_s)
         self._background.close(timeout_s)
+        if self._aio is not None:
+            self._aio.close()
+            self._aio = None

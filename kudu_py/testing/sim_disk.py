@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import TypeVar
 
-from kudu_py.env.disk import Buffer, Disk
+from kudu_py.env.disk import Buffer, Disk, File
 
 T = TypeVar("T")
 
@@ -575,6 +575,15 @@ class SimDiskThreads:
         return await future
 
     def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        self._schedule(self._delay_s, job, done)
+
+    def write_and_sync(
+        self, file: File, offset: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
+    ) -> None:
+        def job() -> None:
+            file.write(offset, buffers)
+            file.sync()
+
         self._schedule(self._delay_s, job, done)
 
     def submit_background(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:

@@ -168,9 +168,14 @@ class Writer:
         self._written_last, self._last_crc = batch.last, batch.crc
         self._in_flight_payload_bytes = payload_bytes
         self.in_flight_since, self.waiting_since = asyncio.get_running_loop().time(), None
-        self._threads.submit(
-            _write_job(full, segment, batch), lambda result: self._done(full, segment, preceding, batch, result)
-        )
+
+        def done(result: int | BaseException | None) -> None:
+            self._done(full, segment, preceding, batch, result)
+
+        if full is None:
+            self._threads.write_and_sync(segment.open_file, segment.end_offset, batch.buffers, done)
+        else:
+            self._threads.submit(_roll_job(full, segment, batch), done)
 
     def _take(self, room_bytes: int) -> tuple[list[Record], int]:
         """As many queued records as fit a batch in this room, and their payload bytes."""
@@ -195,7 +200,7 @@ class Writer:
         segment: Segment,
         preceding: OpId,
         batch: EncodedBatch,
-        result: int | BaseException,
+        result: int | BaseException | None,
     ) -> None:
         self.in_flight_since = None
         self._in_flight_payload_bytes = 0
@@ -203,6 +208,7 @@ class Writer:
             self.fail(result)
             return
         if full is not None:
+            assert result is not None, "closing a segment gives its size"
             full.is_closed, full.size_bytes = True, result
             full.close_unused()
         segment.add_batch(
@@ -235,19 +241,9 @@ class Writer:
                 future.set_result(None)
 
 
-def _write_job(full: Segment | None, segment: Segment, batch: EncodedBatch) -> Callable[[], int]:
-    """The job of one batch; returns the final size of the segment that was full, if one was (0 otherwise)."""
+def _roll_job(full: Segment, segment: Segment, batch: EncodedBatch) -> Callable[[], int]:
+    """The job of a batch that begins a segment; returns the final size of the one that was full (reason 5)."""
     file, offset, buffers = segment.open_file, segment.end_offset, batch.buffers
-
-    if full is None:
-
-        def write() -> int:
-            file.write(offset, buffers)
-            file.sync()
-            return 0
-
-        return write
-
     full_file, end_offset, footer = full.open_file, full.end_offset, full.encoded_footer(CloseReason.ROLLED)
 
     def roll() -> int:

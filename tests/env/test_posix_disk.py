@@ -1,13 +1,21 @@
 """The real disk and its threads."""
 
 import asyncio
+import errno
 import os
 import threading
 
 import pytest
 import uvloop
 
-from kudu_py.env.posix_disk import PosixDisk, PosixDiskThreads
+from kudu_py.env.kernel_aio import DEPTH, open_kernel_aio
+from kudu_py.env.posix_disk import (
+    LOOP_WRITE_BYTES_MAX,
+    SLOW_WRITE_PAUSE_S,
+    SLOW_WRITE_S,
+    PosixDisk,
+    PosixDiskThreads,
+)
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -104,3 +112,110 @@ def test_a_read_that_the_kernel_cuts_short_is_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pread", lambda fd, length, offset: real(fd, min(length, 3), offset))
     assert file.read(1, 8) == b"12345678"
     assert file.read(4, 100) == b"456789"
+
+
+def write_and_sync(threads, file, offset, buffers):
+    """The outcome of one write, checked not to come from within the call."""
+    outcome = asyncio.get_running_loop().create_future()
+    threads.write_and_sync(file, offset, buffers, outcome.set_result)
+    assert not outcome.done()
+    return outcome
+
+
+@pytest.mark.parametrize("kernel_aio", [True, False], ids=["kernel", "threads"])
+@pytest.mark.parametrize("size", [10, LOOP_WRITE_BYTES_MAX + 1], ids=["small", "large"])
+def test_what_was_written_and_synced_is_in_the_file(run, tmp_path, kernel_aio, size):
+    async def main():
+        threads = PosixDiskThreads(kernel_aio=kernel_aio)
+        files = [threads.disk.create(f"{tmp_path}/{i}") for i in range(100)]
+        written = [write_and_sync(threads, file, i, [bytes([i]) * (size - 3), b"abc"]) for i, file in enumerate(files)]
+        assert await asyncio.gather(*written) == [None] * len(files)
+        for i, file in enumerate(files):
+            assert file.read(i, size + 1) == bytes([i]) * (size - 3) + b"abc"
+        threads.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("kernel_aio", [True, False], ids=["kernel", "threads"])
+def test_an_error_of_a_write_or_a_sync_names_the_file(run, tmp_path, kernel_aio):
+    async def main():
+        threads = PosixDiskThreads(kernel_aio=kernel_aio)
+        threads.disk.create(f"{tmp_path}/a").close()
+        error = await write_and_sync(threads, threads.disk.open(f"{tmp_path}/a"), 0, [b"x"])
+        assert (error.errno, error.filename) == (errno.EBADF, f"{tmp_path}/a")
+
+        os.mkfifo(f"{tmp_path}/fifo")
+        reader = os.open(f"{tmp_path}/fifo", os.O_RDONLY | os.O_NONBLOCK)
+        fifo = threads.disk.open(f"{tmp_path}/fifo", writable=True)
+        error = await write_and_sync(threads, fifo, 0, [])  # nothing to write, and a fifo cannot be synced
+        assert (error.errno, error.filename) == (errno.EINVAL, f"{tmp_path}/fifo")
+        os.close(reader)
+        threads.close()
+
+    run(main())
+
+
+def test_after_a_write_that_had_to_wait_for_the_disk_threads_wait_in_the_loops_place(run, tmp_path, monkeypatch):
+    wrote_on = []
+
+    async def main():
+        threads = PosixDiskThreads()
+        here = threading.get_ident()
+        file, clock = threads.disk.create(f"{tmp_path}/a"), FakeTime(asyncio.get_running_loop())
+        real = os.pwritev
+
+        def pwritev(fd, buffers, offset):
+            wrote_on.append(threading.get_ident() == here)
+            clock.offset_s += SLOW_WRITE_S if len(wrote_on) == 1 else 0
+            return real(fd, buffers, offset)
+
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        monkeypatch.setattr(threads, "_loop", clock)
+        for _ in range(2):
+            await write_and_sync(threads, file, 0, [b"x"])
+        clock.offset_s += SLOW_WRITE_PAUSE_S
+        await write_and_sync(threads, file, 0, [b"x"])
+        threads.close()
+
+    run(main())
+    assert wrote_on == [True, False, True]
+
+
+class FakeTime:
+    """A loop whose clock can be moved on."""
+
+    def __init__(self, loop):
+        self._loop, self.offset_s = loop, 0.0
+
+    def time(self):
+        return self._loop.time() + self.offset_s
+
+    def __getattr__(self, name):
+        return getattr(self._loop, name)
+
+
+def test_the_kernel_says_when_it_takes_no_more_and_what_it_took_ends(run, tmp_path):
+    async def main():
+        loop = asyncio.get_running_loop()
+        aio = open_kernel_aio(loop)
+        if aio is None:
+            pytest.skip("this kernel or sandbox has no asynchronous I/O")
+        file = PosixDisk().create(f"{tmp_path}/a")
+        ended, all_ended, taken = [], loop.create_future(), 0
+
+        def done(error_number):
+            ended.append(error_number)
+            if len(ended) == taken:
+                all_ended.set_result(None)
+
+        while aio.fdatasync(file.fileno(), done):
+            taken += 1
+        assert taken >= DEPTH
+        await all_ended
+        assert ended == [0] * taken
+        assert aio.under_way == 0
+        assert aio.fdatasync(file.fileno(), lambda _: None)
+        aio.close()
+
+    run(main())
