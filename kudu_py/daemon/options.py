@@ -163,6 +163,11 @@ class CommonOptions:
         self._address("webserver_interface", str(HostPort(self.webserver_interface.strip("[]"), self.webserver_port)))
 
     @property
+    def data_root(self) -> str:
+        """The absolute path of the data directory."""
+        return os.path.abspath(self.fs_wal_dir)
+
+    @property
     def rpc_bind_address(self) -> str:
         """host:port to listen at; the port is the daemon's usual one if none is given."""
         given = self.rpc_bind_addresses or f"127.0.0.1:{self.rpc_port_default}"

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -27,13 +25,13 @@ from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
 from kudu_py.consensus.service import ConsensusServicer
 from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
-from kudu_py.env.clock import Clock, HybridClock
-from kudu_py.env.disk import DiskThreads
-from kudu_py.env.workers import Workers
+from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
+from kudu_py.env.clock import HybridClock
 from kudu_py.master.catalog.change import CatalogChange
 from kudu_py.master.catalog.committer import Committer
 from kudu_py.master.catalog.options import CatalogOptions
 from kudu_py.master.leadership import Leadership
+from kudu_py.master.metrics import register_metrics
 from kudu_py.master.reconciler import Reconciler
 from kudu_py.master.service import MasterServicer
 from kudu_py.master.sys_catalog import (
@@ -47,10 +45,7 @@ from kudu_py.master.ts_admin_client import TsAdminClient
 from kudu_py.master.ts_registry import TsRegistry
 from kudu_py.pb import common_pb2, consensus_pb2_grpc, master_pb2_grpc, server_pb2, server_pb2_grpc
 from kudu_py.rpc.call import call
-from kudu_py.rpc.calls import AddToServer
-from kudu_py.rpc.dialer import Dialer
 from kudu_py.tablet.context import ReplicaOptions
-from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.manager import NewTablet, TabletManager
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.tablet_replica import TabletReplica
@@ -62,52 +57,22 @@ _ASK_PEER_AGAIN_S = 0.5
 _HANDOVER_TIMEOUT_S = 3.0
 
 
-class Chance(Protocol):
-    """What of `random.Random` a master draws with: ids, and timeouts."""
-
-    def getrandbits(self, k: int, /) -> int: ...
-
-    def random(self) -> float: ...
-
-
-class ServiceRegistry(Protocol):
-    """The server that services are added to, real or simulated."""
-
-    def add(
-        self, add_to_server: AddToServer, servicer: object, *, checks_dest_uuid: bool, in_flight_max: int | None = None
-    ) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MasterSurroundings:
-    """What a master stands on.
+@dataclass(frozen=True, slots=True)
+class MasterSettings:
+    """Bounds and times of a master, beside those of its parts.
 
     Attributes:
-        uuid: of this master.
-        address: host:port under which others reach its services.
-        software_version: for people.
-        start_time_micros: when the process started.
         master_addresses: of all masters, this one among them; empty if it is alone. Only a first start looks at them.
-        directories: where the sys catalog's files are.
-        on_fatal: told that the process has to end.
+        replica: of the sys catalog.
+        calls_max: of MasterService under way at once; more are told to try later.
+        memory_limit_bytes: of the whole process.
     """
 
-    uuid: ServerId
-    address: str
-    software_version: str
-    start_time_micros: int
-    master_addresses: tuple[str, ...]
-    directories: ReplicaDirectories
-    threads: DiskThreads
-    workers: Workers
-    dialer: Dialer
-    clock: Clock
-    hybrid_clock: HybridClock
-    rng: Chance
-    memory: MemoryBudget
-    replica_options: ReplicaOptions
-    catalog_options: CatalogOptions
-    on_fatal: Callable[[BaseException], None]
+    master_addresses: tuple[str, ...] = ()
+    replica: ReplicaOptions = field(default_factory=ReplicaOptions)
+    catalog: CatalogOptions = field(default_factory=CatalogOptions)
+    calls_max: int = 512
+    memory_limit_bytes: int = 2 << 30
 
 
 class Master:
@@ -119,9 +84,10 @@ class Master:
             tests.
     """
 
-    def __init__(self, surroundings: MasterSurroundings) -> None:
-        self._surroundings = surroundings
-        around, options = surroundings, surroundings.catalog_options
+    def __init__(self, surroundings: Surroundings, settings: MasterSettings) -> None:
+        around = self._surroundings = surroundings
+        self._settings = settings
+        options = settings.catalog
         self._loop = asyncio.get_running_loop()
         self.clock = around.clock
         self.http_address = ""
@@ -135,10 +101,10 @@ class Master:
             workers=around.workers,
             dialer=around.dialer,
             clock=around.clock,
-            hybrid_clock=around.hybrid_clock,
+            hybrid_clock=HybridClock(around.clock),
             rng=around.rng,
-            options=around.replica_options,
-            memory=around.memory,
+            options=settings.replica,
+            memory=MemoryBudget(settings.memory_limit_bytes),
             on_report=self._on_report,
             on_fatal=around.on_fatal,
         )
@@ -177,14 +143,18 @@ class Master:
             registration=self.registration,
             master_addresses=self.master_addresses,
         )
+        register_metrics(
+            around.registry,
+            manager=self.manager,
+            committer=self.committer,
+            reconciler=self.reconciler,
+            servers=self.registry,
+            clock=around.clock,
+        )
 
-    def add_services(self, server: ServiceRegistry, *, calls_in_flight_max: int | None = None) -> None:
-        """Registers its services, before the server starts.
-
-        Args:
-            calls_in_flight_max: of MasterService. Consensus has no bound: refusing a leader's heartbeat would only make
-                more work.
-        """
+    def add_services(self, server: ServiceRegistry) -> None:
+        """Registers its services, before the server starts."""
+        # Without a bound: refusing a leader's heartbeat would only make more work.
         server.add(
             consensus_pb2_grpc.add_ConsensusServiceServicer_to_server,
             ConsensusServicer(self.manager),
@@ -199,7 +169,7 @@ class Master:
             master_pb2_grpc.add_MasterServiceServicer_to_server,
             self.servicer,
             checks_dest_uuid=False,
-            in_flight_max=calls_in_flight_max,
+            in_flight_max=self._settings.calls_max,
         )
 
     @property
@@ -209,7 +179,7 @@ class Master:
 
     def master_addresses(self) -> tuple[str, ...]:
         """Of all masters, as configured."""
-        return self._surroundings.master_addresses or (self._surroundings.address,)
+        return self._settings.master_addresses or (self._surroundings.address,)
 
     def registration(self) -> common_pb2.ServerRegistration:
         """What this master says of itself."""
@@ -276,21 +246,18 @@ class Master:
         )
 
     async def _first_config(self) -> RaftConfig:
-        around = self._surroundings
-        if not around.master_addresses:
+        around, addresses = self._surroundings, self._settings.master_addresses
+        if not addresses:
             return RaftConfig(0, (Member(around.uuid, MemberType.VOTER, around.address),))
-        uuids = await asyncio.gather(*(self._uuid_at(address) for address in around.master_addresses))
+        uuids = await asyncio.gather(*(self._uuid_at(address) for address in addresses))
         if len(set(uuids)) != len(uuids) or around.uuid not in uuids:
-            found = ", ".join(f"{u} at {a}" for u, a in zip(uuids, around.master_addresses, strict=True))
+            found = ", ".join(f"{u} at {a}" for u, a in zip(uuids, addresses, strict=True))
             raise KuduError(
                 ErrorCode.CONFIGURATION_ERROR,
                 f"--master_addresses must name each master once, this one ({around.uuid} at {around.address}) among"
                 f" them; those that answered are {found}",
             )
-        members = (
-            Member(uuid, MemberType.VOTER, address)
-            for uuid, address in zip(uuids, around.master_addresses, strict=True)
-        )
+        members = (Member(uuid, MemberType.VOTER, address) for uuid, address in zip(uuids, addresses, strict=True))
         return RaftConfig(0, tuple(sorted(members, key=lambda member: member.uuid)))
 
     async def _uuid_at(self, address: str) -> ServerId:

@@ -21,7 +21,6 @@ class MasterPages:
         self._master = master
         self._clock = clock
 
-    @property
     def pages(self) -> list[TablePage | DetailPage]:
         """All of them, in the order of the navigation."""
         return [

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from prometheus_client import CollectorRegistry
 
 from kudu_py.common.ids import ServerId, mint_id
+from kudu_py.daemon.surroundings import Surroundings
 from kudu_py.env.workers import InlineWorkers
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.testing.replica_group import TESTING_OPTIONS
 from kudu_py.testing.sim_clock import SimClock
 from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
 from kudu_py.testing.sim_network import SimNetwork, SimServer
-from kudu_py.tserver.tablet_server import TabletServer, TabletServerSettings, TabletServerSurroundings
+from kudu_py.tserver.tablet_server import TabletServer, TabletServerSettings
 
 TESTING_SETTINGS = TabletServerSettings(replica=TESTING_OPTIONS)
 
@@ -73,13 +74,11 @@ class SimTabletServer:
         """Starts the process."""
         self.fatal.clear()
         self.running = TabletServer(
-            TabletServerSurroundings(
+            Surroundings(
                 uuid=self.uuid,
                 address=self.address,
                 start_time_micros=self.clock.wall_micros(),
                 software_version="simulated",
-                fault_domain=self.address,
-                master_addresses=self.master_addresses,
                 directories=ReplicaDirectories("/data"),
                 threads=SimDiskThreads(self.disk, self.rng),
                 workers=InlineWorkers(),
@@ -89,7 +88,7 @@ class SimTabletServer:
                 registry=CollectorRegistry(),
                 on_fatal=self.fatal.append,
             ),
-            self.settings,
+            replace(self.settings, master_addresses=self.master_addresses, fault_domain=self.address),
         )
         self.server = self.network.server(self.address, self.uuid)
         self.running.add_services(self.server)

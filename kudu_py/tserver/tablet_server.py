@@ -15,25 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
-from prometheus_client import CollectorRegistry
 
-from kudu_py.common.ids import ServerId, TabletId
+from kudu_py.common.ids import TabletId
 from kudu_py.consensus.service import ConsensusServicer
 from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
-from kudu_py.env.clock import Clock, HybridClock
-from kudu_py.env.disk import DiskThreads
-from kudu_py.env.workers import Workers
+from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
+from kudu_py.env.clock import HybridClock
 from kudu_py.pb import common_pb2, consensus_pb2_grpc, server_pb2_grpc, tserver_admin_pb2_grpc, tserver_pb2_grpc
-from kudu_py.rpc.calls import AddToServer
-from kudu_py.rpc.dialer import Dialer
 from kudu_py.tablet.context import ReplicaOptions
-from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.manager import TabletManager
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tserver.admin_service import TabletServerAdminServicer
@@ -50,30 +43,13 @@ EXPIRE_EVERY_S = 1.0
 """How often idle scans are looked for."""
 
 
-class Chance(Protocol):
-    """What of `random.Random` a tablet server draws with."""
-
-    def random(self) -> float: ...
-
-
-class ServiceRegistry(Protocol):
-    """The server that services are added to, real or simulated."""
-
-    def add(
-        self,
-        add_to_server: AddToServer,
-        servicer: object,
-        *,
-        checks_dest_uuid: bool,
-        in_flight_max: int | None = None,
-    ) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class TabletServerSettings:
     """Bounds and times of a tablet server, beside those of its parts.
 
     Attributes:
+        master_addresses: of all masters.
+        fault_domain: what it says of itself to them.
         calls_max: of clients and of masters under way at once, each; more are told to try later.
         scans_max: running at once.
         scanner_ttl_s: a scan whose client takes nothing for so long is closed.
@@ -81,6 +57,8 @@ class TabletServerSettings:
         memory_limit_bytes: of the whole process.
     """
 
+    master_addresses: tuple[str, ...] = ()
+    fault_domain: str = ""
     replica: ReplicaOptions = field(default_factory=ReplicaOptions)
     heartbeat: HeartbeatOptions = field(default_factory=HeartbeatOptions)
     maintenance: MaintenanceOptions = field(default_factory=MaintenanceOptions)
@@ -89,37 +67,6 @@ class TabletServerSettings:
     scanner_ttl_s: float = 60.0
     handover_timeout_s: float = 3.0
     memory_limit_bytes: int = 2 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TabletServerSurroundings:
-    """What a tablet server stands on.
-
-    Attributes:
-        uuid: of this server.
-        address: host:port under which others reach its services.
-        start_time_micros: when the process started; names it among processes of the same uuid.
-        software_version, fault_domain: what it says of itself.
-        master_addresses: of all masters.
-        directories: where the replicas' files are.
-        registry: where its metrics are registered.
-        on_fatal: told that the process has to end.
-    """
-
-    uuid: ServerId
-    address: str
-    start_time_micros: int
-    software_version: str
-    fault_domain: str
-    master_addresses: tuple[str, ...]
-    directories: ReplicaDirectories
-    threads: DiskThreads
-    workers: Workers
-    dialer: Dialer
-    clock: Clock
-    rng: Chance
-    registry: CollectorRegistry
-    on_fatal: Callable[[BaseException], None]
 
 
 class TabletServer:
@@ -131,7 +78,7 @@ class TabletServer:
         is_serving: whether its replicas are opened.
     """
 
-    def __init__(self, surroundings: TabletServerSurroundings, settings: TabletServerSettings) -> None:
+    def __init__(self, surroundings: Surroundings, settings: TabletServerSettings) -> None:
         around = self._surroundings = surroundings
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -158,7 +105,7 @@ class TabletServer:
         self.heartbeater = Heartbeater(
             uuid=around.uuid,
             instance_sequence=around.start_time_micros,
-            master_addresses=around.master_addresses,
+            master_addresses=settings.master_addresses,
             reports=TabletReports(self.manager),
             registration=self.registration,
             dialer=around.dialer,
@@ -223,7 +170,7 @@ class TabletServer:
             rpc_address=around.address,
             http_address=self.http_address,
             software_version=around.software_version,
-            fault_domain=around.fault_domain,
+            fault_domain=self._settings.fault_domain,
             start_time_micros=around.start_time_micros,
         )
 

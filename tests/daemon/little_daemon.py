@@ -15,14 +15,11 @@ from kudu_py.daemon import grpc_environment
 
 grpc_environment.apply()
 
-from kudu_py.daemon.layout import open_or_create  # noqa: E402
+from kudu_py.daemon import composition_root  # noqa: E402
 from kudu_py.daemon.options import Loaded, TabletServerOptions  # noqa: E402
 from kudu_py.daemon.process import Process, Ready, run_daemon  # noqa: E402
-from kudu_py.env.posix_disk import PosixDisk  # noqa: E402
-from kudu_py.rpc.server import RpcServer  # noqa: E402
-from kudu_py.webui.app import make_app  # noqa: E402
+from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings  # noqa: E402
 from kudu_py.webui.page import Health  # noqa: E402
-from kudu_py.webui.server import WebServer  # noqa: E402
 
 MODE = os.environ.get("LITTLE_DAEMON", "")
 
@@ -31,53 +28,60 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-@asynccontextmanager
-async def serve(process: Process, loaded: Loaded[TabletServerOptions]) -> AsyncIterator[Ready]:
-    options = loaded.options
-    assert options is not None
-    layout = open_or_create(
-        PosixDisk(), options.fs_wal_dir, role=options.role, rng=process.rng, wall_micros=process.clock.wall_micros()
-    )
-    rpc = RpcServer(uuid=layout.uuid, registry=process.registry)
-    try:
-        address = await rpc.start(options.rpc_bind_address)
-        web = WebServer(
-            make_app(
-                title=f"tserver {layout.uuid}", registry=process.registry, health=lambda: Health(True, "SERVING", {}),
-                facts=list, settings=loaded.values, pages=[],
-            )
-        )  # fmt: skip
-        host, port = options.webserver_bind_address
-        http = await web.start(host, port)
+class LittleServer:
+    """Serves nothing, and says what is asked of it."""
+
+    def __init__(self, process: Process) -> None:
+        self.http_address = ""
+        self._process = process
+
+    def add_services(self, server: ServiceRegistry) -> None:
+        pass
+
+    async def start(self) -> None:
         if MODE == "slow start":
             say("starting")
             await asyncio.Event().wait()
-
-        async def drain() -> None:
-            rpc.set_serving(False)
-            say(f"draining on {type(asyncio.get_running_loop()).__module__}")
-            if MODE == "slow drain":
-                await asyncio.Event().wait()
-
-        async def failing_drain() -> None:
-            raise ValueError("a hook that fails")
-
-        process.on_drain("health", drain)
-        process.on_drain("failing", failing_drain)
-        rpc.set_serving(True)
-        loop = asyncio.get_running_loop()
         if MODE == "dying task":
-            process.tasks.run(die(), name="writer")
+            self._process.tasks.run(die(), name="writer")
         if MODE == "failed assertion":
-            loop.call_later(0.05, lambda: check())
-        try:
-            yield Ready(uuid=layout.uuid, rpc_address=address, http_address=http)
-        finally:
-            say("closing")
-            await web.stop()
+            asyncio.get_running_loop().call_later(0.05, lambda: check())
+
+    async def drain(self) -> None:
+        say(f"draining on {type(asyncio.get_running_loop()).__module__}")
+        if MODE == "slow drain":
+            await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        say("closing")
+
+
+class LittlePages:
+    """None."""
+
+    def health(self) -> Health:
+        return Health(True, "SERVING", {})
+
+    def facts(self) -> list:
+        return []
+
+    def pages(self) -> list:
+        return []
+
+
+@asynccontextmanager
+async def serve(process: Process, loaded: Loaded[TabletServerOptions]) -> AsyncIterator[Ready]:
+    def build(options: TabletServerOptions, surroundings: Surroundings) -> tuple[LittleServer, LittlePages]:
+        return LittleServer(process), LittlePages()
+
+    async def failing_drain() -> None:
+        raise ValueError("a hook that fails")
+
+    try:
+        async with composition_root.serve(process, loaded, build) as ready:
+            process.on_drain("failing", failing_drain)
+            yield ready
     finally:
-        await rpc.stop(options.shutdown_grace_ms / 1000)
-        layout.close()
         say("closed")
 
 

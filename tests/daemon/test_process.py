@@ -130,7 +130,7 @@ def test_a_signal_while_it_starts_ends_it_cleanly(run):
 
     status, out, log = daemon.ended()
 
-    assert (status, out) == (0, ["closed"])
+    assert (status, out) == (0, ["closing", "closed"])
     assert events(log) == ["stopping"]
 
 

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId, mint_id
 from kudu_py.consensus.core.model import RaftOptions
 from kudu_py.consensus.raft_consensus import ConsensusOptions
-from kudu_py.env.clock import HybridClock
+from kudu_py.daemon.surroundings import Surroundings
 from kudu_py.env.workers import InlineWorkers
 from kudu_py.master.catalog.options import CatalogOptions
-from kudu_py.master.master import Master, MasterSurroundings
+from kudu_py.master.master import Master, MasterSettings
 from kudu_py.pb import (
     common_pb2,
     consensus_pb2,
@@ -31,7 +32,6 @@ from kudu_py.pb import (
 from kudu_py.rpc.call import call
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.directories import ReplicaDirectories
-from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.testing import sim_loop
 from kudu_py.testing.sim_clock import SimClock
 from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
@@ -67,24 +67,21 @@ class MasterNode:
             self.disk.restart()
         self.threads = SimDiskThreads(self.disk, self.rng)
         self.master = Master(
-            MasterSurroundings(
+            Surroundings(
                 uuid=self.uuid,
                 address=self.address,
                 software_version="test",
                 start_time_micros=self.clock.wall_micros(),
-                master_addresses=self.master_addresses,
                 directories=ReplicaDirectories("/data"),
                 threads=self.threads,
                 workers=InlineWorkers(),
                 dialer=self.network.dialer(self.address),
                 clock=self.clock,
-                hybrid_clock=HybridClock(self.clock),
                 rng=self.rng,
-                memory=MemoryBudget(1 << 30),
-                replica_options=REPLICA_OPTIONS,
-                catalog_options=self.options,
+                registry=CollectorRegistry(),
                 on_fatal=self.fatal.append,
-            )
+            ),
+            MasterSettings(master_addresses=self.master_addresses, replica=REPLICA_OPTIONS, catalog=self.options),
         )
         self.server = self.network.server(self.address, self.uuid)
         self.master.add_services(self.server)

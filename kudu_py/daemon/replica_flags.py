@@ -1,0 +1,41 @@
+"""What the flags that both daemons have mean for their replicas."""
+
+from __future__ import annotations
+
+from kudu_py.consensus.core.model import RaftOptions
+from kudu_py.consensus.peer_links import PeerLinkOptions
+from kudu_py.consensus.raft_consensus import ConsensusOptions
+from kudu_py.daemon.options import CommonOptions
+from kudu_py.tablet.context import ReplicaOptions
+from kudu_py.tablet.tablet import TabletOptions
+from kudu_py.wal.options import WalOptions
+
+_MESSAGE_OVERHEAD_BYTES = 64 << 10
+"""What wraps a write on its way to a follower: entry, request, stream item; far less than this."""
+
+
+def replica_options(options: CommonOptions) -> ReplicaOptions:
+    """Of every replica of a daemon, the masters' sys catalog among them."""
+    message_bytes_max = options.rpc_max_message_size
+    segment_bytes_max = options.log_segment_size_mb << 20
+    return ReplicaOptions(
+        consensus=ConsensusOptions(
+            raft=RaftOptions(
+                heartbeat_interval_s=options.raft_heartbeat_interval_ms / 1000,
+                election_timeout_s=options.election_timeout_s,
+                initial_election_timeout_s=min(RaftOptions().initial_election_timeout_s, options.election_timeout_s),
+                check_invariants=options.raft_check_invariants,
+            ),
+            append_bytes_max=min(ConsensusOptions().append_bytes_max, message_bytes_max // 2),
+        ),
+        links=PeerLinkOptions(message_bytes_max=min(PeerLinkOptions().message_bytes_max, message_bytes_max // 2)),
+        wal=WalOptions(
+            segment_size_bytes_min=min(WalOptions().segment_size_bytes_min, segment_bytes_max),
+            segment_size_bytes_max=segment_bytes_max,
+            disk_reserved_bytes=options.fs_wal_dir_reserved_bytes,
+        ),
+        tablet=TabletOptions(flush_bytes=options.flush_threshold_mb << 20),
+        # What a client can send must also fit into a message to a follower, else the tablet would stand still.
+        write_bytes_max=min(ReplicaOptions().write_bytes_max, message_bytes_max - _MESSAGE_OVERHEAD_BYTES),
+        log_retain_bytes=options.log_retain_mb << 20,
+    )

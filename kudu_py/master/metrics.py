@@ -1,0 +1,49 @@
+"""What a master counts, asked for when it is scraped."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from kudu_py.consensus.metrics import ConsensusCollector
+from kudu_py.daemon.metrics import function_gauge
+from kudu_py.env.clock import Clock
+from kudu_py.master.catalog.committer import Committer
+from kudu_py.master.reconciler import Reconciler
+from kudu_py.master.ts_registry import TsRegistry
+from kudu_py.tablet.manager import TabletManager
+
+
+def register_metrics(
+    registry: CollectorRegistry,
+    *,
+    manager: TabletManager,
+    committer: Committer,
+    reconciler: Reconciler,
+    servers: TsRegistry,
+    clock: Clock,
+) -> None:
+    """Adds the master's metrics to its registry."""
+
+    def tables() -> float:
+        reign = committer.reign
+        return float(len(reign.state.ids_by_name)) if reign is not None else 0.0
+
+    def live() -> float:
+        now_s = clock.monotonic()
+        return float(sum(servers.is_live(server.uuid, now_s) for server in servers.servers))
+
+    registry.register(ConsensusCollector(manager))
+    function_gauge(
+        registry,
+        "kudu_master_is_leader",
+        "1 if this master leads and serves the catalog, else 0.",
+        lambda: float(committer.reign is not None),
+    )
+    function_gauge(registry, "kudu_master_tables", "Tables in the catalog; 0 unless this master leads.", tables)
+    function_gauge(registry, "kudu_master_live_tablet_servers", "Tablet servers heard of lately.", live)
+    function_gauge(
+        registry,
+        "kudu_master_unsettled_tablets",
+        "Tablets whose replicas are not yet what the catalog says; 0 unless this master leads.",
+        lambda: float(reconciler.unsettled_count),
+    )
