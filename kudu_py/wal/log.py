@@ -15,7 +15,7 @@ from kudu_py.wal.allocator import Allocator
 from kudu_py.wal.anchors import LogAnchors
 from kudu_py.wal.format import CloseReason, Record
 from kudu_py.wal.index import SegmentIndex
-from kudu_py.wal.options import WalOptions
+from kudu_py.wal.options import PAGE_BYTES, WalOptions
 from kudu_py.wal.reader import read_records
 from kudu_py.wal.recent import CacheBudget, RecentRecords
 from kudu_py.wal.recovery import Recovered, TornTail, recover, void_entries_after
@@ -233,7 +233,12 @@ class Log:
         self._check_queue(payload_bytes, self._options.queue_bytes_max)
 
     def has_room(self, payload_bytes: int) -> bool:
-        """Whether `check_room` lets this pass."""
+        """Whether entries that a leader sent may be taken: what `check_room` lets pass, and on a full disk what still
+        fits into the segment in use. Else a group without room could elect leaders, but not commit their first entry.
+        """
+        if self._allocator.is_full:
+            left = self._segments[-1].room_bytes - self._writer.queued_bytes if self._segments else 0
+            return payload_bytes + PAGE_BYTES <= left  # more than enough for what wraps the entries
         try:
             self.check_room(payload_bytes)
         except KuduError:

@@ -603,6 +603,39 @@ class TestFailures:
 
         simulate(story())
 
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_group_started_on_full_disks_elects_a_leader_and_takes_writes_when_there_is_room(self, simulate, seed):
+        async def story():
+            group = SimGroup(seed)
+            await group.start()
+            await group.write(b"before")
+            await group.settle()
+            await group.stop()
+            for disk in group.disks:
+                disk.capacity_bytes = 1 << 20  # far less than what is kept free
+            for server in group.servers:
+                await server.start()
+            leader = await group.leader()
+            await leader.raft.read_index()
+            with pytest.raises(KuduError) as refused:
+                write(leader, b"x" * 100)
+            assert refused.value.code is ErrorCode.DISK_FULL
+            # Others can lead as well: what was taken for the first leader's entry leaves room for theirs.
+            for _ in range(5):
+                await group.crash(leader)
+                await group.leader(others(group, leader))
+                await group.restart(leader)
+                leader = await group.leader()
+            await group.settle()
+            for disk in group.disks:
+                disk.capacity_bytes = None
+            await group.write(b"after")
+            await group.settle()
+            assert [server.machine.payloads for server in group.servers] == [[b"before", b"after"]] * 3
+            await group.stop()
+
+        simulate(story())
+
     def test_a_slow_disk_costs_no_leadership(self, simulate):
         async def story():
             group = SimGroup()
