@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -32,6 +33,9 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 20.0
 POLL_INTERVAL_S = 0.05
+
+_WARNING = re.compile(r'"level": "(?:warning|error|critical)"|\[(?:warning|error|critical) *\]')
+"""In a line of a log, in either form (daemon/logs.py)."""
 
 _USUAL_PORTS = {"master": (7051, 8051), "tserver": (7050, 8050)}
 
@@ -66,6 +70,18 @@ class DaemonRecord:
     def log_path(self) -> Path:
         """Where its output goes."""
         return Path(self.dir).parent / f"{self.name}.log"
+
+    def log_size(self) -> int:
+        """Bytes of its output so far, of all its runs."""
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def last_warning(self, since: int) -> str:
+        """The last line at level warning or above in its output from this byte on; empty if there is none."""
+        try:
+            lines = self.log_path.read_bytes()[since:].decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line for line in reversed(lines) if _WARNING.search(line)), "")
 
     def is_running(self) -> bool:
         """Whether the process of `pid` lives and is this daemon (pids are reused)."""
@@ -263,14 +279,16 @@ def start(directory: Path, record: PlaygroundRecord, progress: Callable[[str], N
     """Starts every daemon and returns when all are SERVING and every tablet server is registered; saved on return.
 
     Raises:
-        KuduError: UNAVAILABLE that names the daemon that ended or did not come up, and shows the end of its log.
+        KuduError: UNAVAILABLE that names the daemon that ended, and shows the end of its log, or what was waited for,
+            with the last warning of each daemon.
     """
     progress(f"starting {', '.join(daemon.name for daemon in record.daemons)}")
+    log_starts = {daemon.name: daemon.log_size() for daemon in record.daemons}
     for daemon in record.daemons:
         record = record.with_daemon(spawn(daemon))
     save(directory, record)
     try:
-        record = asyncio.run(_await_serving(record))
+        record = asyncio.run(await_serving(record, START_TIMEOUT_S, log_starts))
     except BaseException:
         stop(directory, record, lambda _: None)
         raise
@@ -278,12 +296,24 @@ def start(directory: Path, record: PlaygroundRecord, progress: Callable[[str], N
     return record
 
 
-async def _await_serving(record: PlaygroundRecord) -> PlaygroundRecord:
+async def await_serving(record: PlaygroundRecord, timeout_s: float, log_starts: dict[str, int]) -> PlaygroundRecord:
+    """Waits until all daemons, which were started, are SERVING and registered; the record with their uuids.
+
+    Args:
+        log_starts: by name, where the output of this run of each daemon begins.
+
+    Raises:
+        KuduError: as `start`.
+    """
     dialer = GrpcDialer()
-    deadline = time.monotonic() + START_TIMEOUT_S
+
+    async def poll(what: str, ask: Callable[[], Awaitable[str]]) -> str:
+        return await _poll(record, deadline, what, ask, log_starts)
+
+    deadline = time.monotonic() + timeout_s
     try:
         for daemon in record.daemons:
-            uuid = await _poll(record, deadline, f"{daemon.name} to serve", partial(_uuid_of, dialer, daemon))
+            uuid = await poll(f"{daemon.name} to serve", partial(_uuid_of, dialer, daemon))
             record = record.with_daemon(replace(daemon, uuid=uuid))
         wanted = {tserver.uuid for tserver in record.tservers}
 
@@ -291,14 +321,21 @@ async def _await_serving(record: PlaygroundRecord) -> PlaygroundRecord:
             leader_answers = [await _live_servers(dialer, master) for master in record.masters]
             return "yes" if any(wanted <= live for live in leader_answers) else ""
 
-        await _poll(record, deadline, "all tablet servers to register", registered)
+        await poll("all tablet servers to register", registered)
         return record
     finally:
         await dialer.close()
 
 
-async def _poll(record: PlaygroundRecord, deadline: float, what: str, ask: Callable[[], Awaitable[str]]) -> str:
+async def _poll(
+    record: PlaygroundRecord,
+    deadline: float,
+    what: str,
+    ask: Callable[[], Awaitable[str]],
+    log_starts: dict[str, int],
+) -> str:
     """Asks until the answer is not empty; refusals count as empty."""
+    started = time.monotonic()
     while True:
         try:
             answer = await ask()
@@ -310,8 +347,11 @@ async def _poll(record: PlaygroundRecord, deadline: float, what: str, ask: Calla
         if dead is not None:
             raise KuduError(ErrorCode.UNAVAILABLE, f"{dead.name} ended while starting; {_log_tail(dead)}")
         if time.monotonic() > deadline:
+            warnings = [(daemon, daemon.last_warning(log_starts[daemon.name])) for daemon in record.daemons]
             raise KuduError(
-                ErrorCode.UNAVAILABLE, f"waited {START_TIMEOUT_S:.0f} s for {what}; logs are beside the data"
+                ErrorCode.UNAVAILABLE,
+                f"waited {time.monotonic() - started:.0f} s for {what}; logs are beside the data"
+                + "".join(f"\n  {daemon.name} warned last: {line}" for daemon, line in warnings if line),
             )
         await asyncio.sleep(POLL_INTERVAL_S)
 
@@ -414,6 +454,7 @@ def restart(directory: Path, name: str) -> DaemonRecord:
             if time.monotonic() > deadline:
                 os.kill(daemon.pid, signal.SIGKILL)
             time.sleep(POLL_INTERVAL_S)
+    log_starts = {daemon.name: daemon.log_size()}
     daemon = spawn(daemon)
     record = record.with_daemon(daemon)
     save(directory, record)
@@ -423,7 +464,7 @@ def restart(directory: Path, name: str) -> DaemonRecord:
         try:
             only = PlaygroundRecord((daemon,), ()) if daemon.role == "master" else PlaygroundRecord((), (daemon,))
             deadline = time.monotonic() + START_TIMEOUT_S
-            await _poll(only, deadline, f"{daemon.name} to serve", lambda: _uuid_of(dialer, daemon))
+            await _poll(only, deadline, f"{daemon.name} to serve", lambda: _uuid_of(dialer, daemon), log_starts)
         finally:
             await dialer.close()
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
+import pytest
+
 from kudu_py.cli import playground
 from kudu_py.cli.playground import DaemonRecord, PlaygroundRecord
+from kudu_py.common.errors import ErrorCode, KuduError
 
 ARGV = (sys.executable, "-c", "print(1, flush=True); input()", "a daemon of this test")
 
@@ -29,3 +33,32 @@ def test_a_daemon_started_by_its_argv_belongs_to_the_playground_and_is_stopped_w
     finally:
         revived.kill()
         revived.communicate()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"tablet": "a", "event": "log_disk_filled", "level": "warning"}',
+        "2026-11-21T12:00:00Z [warning  ] log_disk_filled                tablet=a",
+    ],
+)
+def test_a_daemon_that_does_not_come_up_is_quoted_with_its_last_warning_of_this_run(tmp_path, line):
+    silent = subprocess.Popen(ARGV, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        daemon = DaemonRecord(
+            "tserver-1", "", "127.0.0.1:1", "127.0.0.1:2", silent.pid, str(tmp_path / "tserver-1"), ARGV
+        )
+        daemon.log_path.write_text(f'{line}\n{{"event": "config_changed", "level": "info"}}\n')
+
+        def refusal(log_start: int) -> str:
+            with pytest.raises(KuduError) as refused:
+                asyncio.run(playground.await_serving(PlaygroundRecord((), (daemon,)), 0.0, {"tserver-1": log_start}))
+            assert refused.value.code is ErrorCode.UNAVAILABLE
+            return refused.value.message
+
+        assert "tserver-1 to serve" in refusal(0)
+        assert refusal(0).endswith(f"tserver-1 warned last: {line}")
+        assert "warned" not in refusal(daemon.log_size())
+    finally:
+        silent.kill()
+        silent.communicate()
