@@ -27,7 +27,8 @@ from kudu_py.client.errors import (
 )
 from kudu_py.client.location_cache import Replica, Tablet
 from kudu_py.client.options import ClientOptions
-from kudu_py.client.scanner import ReadMode, RowBatch
+from kudu_py.client.scan_settings import ReadMode
+from kudu_py.client.scanner import RowBatch
 from kudu_py.client.schema_builder import ColumnSpec, Partitioning, SchemaBuilder, schema_builder
 from kudu_py.client.session import FlushMode, RowError
 from kudu_py.client.table import Column, WriteOperation

@@ -4,7 +4,8 @@ Names and arguments are those of the blocking client; what waits is awaited.
 """
 
 from kudu_py.client.client import KuduClient, Master, Table, TableStatistics, TabletServer, connect
-from kudu_py.client.scanner import RowBatch, Scanner, ScanToken, ScanTokenBuilder
+from kudu_py.client.scan_token import ScanToken, ScanTokenBuilder
+from kudu_py.client.scanner import RowBatch, Scanner
 from kudu_py.client.session import KuduSession
 
 Client = KuduClient

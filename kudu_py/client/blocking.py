@@ -8,7 +8,6 @@ scanner from one at a time.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import os
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
@@ -18,18 +17,20 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from kudu_py.client import client as aio_client
+from kudu_py.client import scan_token as aio_scan_token
 from kudu_py.client import scanner as aio_scanner
 from kudu_py.client import session as aio_session
 from kudu_py.client.client import Master, TableStatistics, TabletServer
 from kudu_py.client.errors import KuduBadStatus, not_supported
 from kudu_py.client.location_cache import Tablet
 from kudu_py.client.options import ClientOptions
-from kudu_py.client.scanner import ReadMode, RowBatch, ScanSettings, tuples_of
+from kudu_py.client.scan_settings import ScanSetters
+from kudu_py.client.scan_token import PartOfScan
+from kudu_py.client.scanner import RowBatch, tuples_of
 from kudu_py.client.schema_builder import Partitioning
 from kudu_py.client.session import FlushMode, RowError
 from kudu_py.client.table import TableInfo, WriteOperation
 from kudu_py.common.errors import ErrorCode
-from kudu_py.common.predicate import Predicate
 from kudu_py.common.row_batch import RowOperation
 from kudu_py.common.schema import Schema
 
@@ -137,6 +138,11 @@ class Client:
         """The addresses that the client was made with."""
         return self._aio.master_addresses
 
+    @property
+    def is_multimaster(self) -> bool:
+        """Whether the client was made with several masters."""
+        return self._aio.is_multimaster
+
     def create_table(
         self,
         table_name: str,
@@ -207,7 +213,7 @@ class Client:
 
         return Session(self._background.run(make()), self._background)
 
-    def deserialize_token_into_scanner(self, serialized_token: bytes | aio_scanner.ScanToken) -> Scanner:
+    def deserialize_token_into_scanner(self, serialized_token: bytes | PartOfScan) -> Scanner:
         """The scanner of a serialised scan token."""
 
         async def make() -> aio_scanner.Scanner:
@@ -336,95 +342,12 @@ class Session:
         self._background.run(self._aio.__aexit__(kind, error, trace))
 
 
-class _Settings:
-    """The setters of scanners and token builders, in kudu-python's names; each answers the object itself."""
-
-    _settings: ScanSettings
-
-    @property
-    def table(self) -> TableInfo:
-        """The table that is read."""
-        return self._settings.table
-
-    def set_projected_column_names(self: T, names: Sequence[str]) -> T:
-        """Reads these columns, in this order."""
-        self._settings.set_projected_column_names(names)  # type: ignore[attr-defined]
-        return self
-
-    def set_projected_column_indexes(self: T, indexes: Sequence[int]) -> T:
-        """Reads the columns at these positions of the schema."""
-        self._settings.set_projected_column_indexes(indexes)  # type: ignore[attr-defined]
-        return self
-
-    def add_predicate(self: T, predicate: Predicate) -> T:
-        """Reads only rows for which this holds, and all others that were added."""
-        self._settings.add_predicate(predicate)  # type: ignore[attr-defined]
-        return self
-
-    def add_predicates(self: T, predicates: Sequence[Predicate]) -> T:
-        """Adds several."""
-        self._settings.add_predicates(predicates)  # type: ignore[attr-defined]
-        return self
-
-    def set_read_mode(self: T, read_mode: ReadMode | str) -> T:
-        """`latest`, `snapshot` or `read_your_writes`."""
-        self._settings.set_read_mode(read_mode)  # type: ignore[attr-defined]
-        return self
-
-    def set_snapshot(self: T, timestamp: datetime.datetime | int | str) -> T:
-        """Reads the rows as of a time: a datetime (naive: UTC), ISO 8601 text, or microseconds since the epoch."""
-        self._settings.set_snapshot(timestamp)  # type: ignore[attr-defined]
-        return self
-
-    def set_snapshot_hybrid_time(self: T, timestamp: int) -> T:
-        """Reads the rows as of a hybrid time."""
-        self._settings.set_snapshot_hybrid_time(timestamp)  # type: ignore[attr-defined]
-        return self
-
-    def set_limit(self: T, limit: int) -> T:
-        """Reads at most so many rows."""
-        self._settings.set_limit(limit)  # type: ignore[attr-defined]
-        return self
-
-    def set_batch_size_bytes(self: T, size_bytes: int) -> T:
-        """Wanted size of one batch, at most 8 MiB."""
-        self._settings.set_batch_size_bytes(size_bytes)  # type: ignore[attr-defined]
-        return self
-
-    def set_fault_tolerant(self: T, fault_tolerant: bool = True) -> T:
-        """Reads each tablet in primary key order, so that a broken scan goes on at another replica."""
-        self._settings.set_fault_tolerant(fault_tolerant)  # type: ignore[attr-defined]
-        return self
-
-    def set_selection(self: T, replica_selection: str) -> T:
-        """`leader` (default), or `closest` or `first`: any replica may answer; the rows are the same."""
-        self._settings.set_selection(replica_selection)  # type: ignore[attr-defined]
-        return self
-
-    def set_timeout_millis(self: T, millis: int) -> T:
-        """How long the scan may be without progress, retries included."""
-        self._settings.set_timeout_millis(millis)  # type: ignore[attr-defined]
-        return self
-
-    def set_query_id(self: T, query_id: str) -> T:
-        """Shown on the servers' pages of scans."""
-        self._settings.set_query_id(query_id)  # type: ignore[attr-defined]
-        return self
-
-    def set_cache_blocks(self: T, cache_blocks: bool) -> T:
-        """Taken for compatibility."""
-        return self
-
-    def get_projection_schema(self) -> pa.Schema:
-        """The Arrow schema of the rows."""
-        return self._settings.get_projection_schema()
-
-
-class Scanner(_Settings):
+class Scanner(ScanSetters):
     """One scan; read it in one of the ways below, once."""
 
     def __init__(self, scanner: aio_scanner.Scanner, background: _Background) -> None:
-        self._settings = self._aio = scanner
+        super().__init__(scanner.settings)
+        self._aio = scanner
         self._background = background
 
     @property
@@ -489,15 +412,15 @@ class Scanner(_Settings):
         self.close()
 
 
-class ScanToken(aio_scanner.ScanToken):
+class ScanToken(PartOfScan):
     """A part of a scan that any process can carry out: `serialize` it here, `deserialize_token_into_scanner` there."""
 
-    def __init__(self, token: aio_scanner.ScanToken, background: _Background) -> None:
+    def __init__(self, token: aio_scan_token.ScanToken, background: _Background) -> None:
+        super().__init__(token.pb)
         self._aio = token
         self._background = background
-        self.pb = token.pb
 
-    def into_kudu_scanner(self) -> Scanner:  # type: ignore[override]
+    def into_kudu_scanner(self) -> Scanner:
         """The scanner of this part, by the client that made the token."""
 
         async def make() -> aio_scanner.Scanner:
@@ -506,11 +429,12 @@ class ScanToken(aio_scanner.ScanToken):
         return Scanner(self._background.run(make()), self._background)
 
 
-class ScanTokenBuilder(_Settings):
+class ScanTokenBuilder(ScanSetters):
     """Divides a scan into tokens, one for each tablet that can hold matching rows, all at one snapshot."""
 
-    def __init__(self, builder: aio_scanner.ScanTokenBuilder, background: _Background) -> None:
-        self._settings = self._aio = builder
+    def __init__(self, builder: aio_scan_token.ScanTokenBuilder, background: _Background) -> None:
+        super().__init__(builder.settings)
+        self._aio = builder
         self._background = background
 
     def build(self) -> list[ScanToken]:

@@ -14,7 +14,9 @@ from kudu_py.client.leader_finder import LeaderFinder
 from kudu_py.client.leader_probe import LeaderProbe
 from kudu_py.client.location_cache import LocationCache, TableLocations, Tablet, tablet_from_pb
 from kudu_py.client.options import ClientOptions
-from kudu_py.client.scanner import Scanner, ScanToken, ScanTokenBuilder, scanner_of_token
+from kudu_py.client.scan_settings import ScanSettings
+from kudu_py.client.scan_token import PartOfScan, ScanTokenBuilder, scanner_of_token
+from kudu_py.client.scanner import Scanner
 from kudu_py.client.schema_builder import Partitioning
 from kudu_py.client.session import FlushMode, KuduSession, flush_mode_of
 from kudu_py.client.snapshot import choose_snapshot
@@ -144,11 +146,11 @@ class Table(TableInfo):
 
     def scanner(self) -> Scanner:
         """A new scan."""
-        return Scanner(self, self.client)
+        return Scanner(ScanSettings(self), self.client)
 
     def scan_token_builder(self) -> ScanTokenBuilder:
         """A new scan to be divided among processes."""
-        return ScanTokenBuilder(self, self.client)
+        return ScanTokenBuilder(ScanSettings(self), self.client)
 
     async def tablets(self) -> tuple[Tablet, ...]:
         """The table's tablets, in partition order."""
@@ -218,6 +220,11 @@ class KuduClient:
     def master_addresses(self) -> tuple[str, ...]:
         """The addresses that the client was made with."""
         return self._masters.addresses
+
+    @property
+    def is_multimaster(self) -> bool:
+        """Whether the client was made with several masters."""
+        return len(self._masters.addresses) > 1
 
     # -- tables
     # ----------------------------------------------------------------------------------------------------------
@@ -387,10 +394,10 @@ class KuduClient:
         timeout_s = self.options.operation_timeout_s if timeout_ms is None else timeout_ms / 1000
         return KuduSession(self, flush_mode_of(flush_mode), timeout_s)
 
-    def deserialize_token_into_scanner(self, serialized_token: bytes | ScanToken) -> Scanner:
+    def deserialize_token_into_scanner(self, serialized_token: bytes | PartOfScan) -> Scanner:
         """The scanner of a serialised scan token."""
         token = serialized_token
-        return scanner_of_token(self, token.serialize() if isinstance(token, ScanToken) else token)
+        return scanner_of_token(self, token.serialize() if isinstance(token, PartOfScan) else token)
 
     async def soft_delete_table(self, table_name: str, reserve_seconds: int = 0) -> None:
         """Not offered yet."""

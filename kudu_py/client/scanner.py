@@ -1,4 +1,4 @@
-"""`Scanner` and scan tokens: the rows of a table as Arrow batches.
+"""`Scanner`: the rows of a table as Arrow batches.
 
 All tablets of a scan are read at one snapshot. A scan of one tablet in READ_LATEST mode leaves the choice to its
 leader, which makes sure that it still leads; a scan of several asks the servers for their clocks and takes the
@@ -9,222 +9,25 @@ the snapshot to hold every write that was acknowledged before.
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from enum import Enum, unique
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kudu_py.client.errors import invalid, raises_public, raises_public_async, raises_public_iter
-from kudu_py.client.location_cache import Tablet, tablet_from_pb
-from kudu_py.client.table import TableInfo
+from kudu_py.client.errors import raises_public_async, raises_public_iter
+from kudu_py.client.location_cache import Tablet
+from kudu_py.client.scan_settings import ScanSetters, ScanSettings
 from kudu_py.client.tablet_scan import ScanBroken, ScannedBatch, scan_tablet
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.common.hybrid_time import from_micros
-from kudu_py.common.partition import PartitionSchema
-from kudu_py.common.predicate import Predicate
-from kudu_py.common.schema import ColumnSchema, DataType
-from kudu_py.common.values import canonical, micros_since_epoch
-from kudu_py.common.wire import partition_to_pb, predicate_to_pb, predicates_from_pb, schema_from_pb, schema_to_pb
-from kudu_py.pb import client_pb2, consensus_pb2, master_pb2, tserver_pb2
+from kudu_py.pb import tserver_pb2
 
 if TYPE_CHECKING:
     from kudu_py.client.client import KuduClient
 
-BATCH_BYTES_MAX = 8 << 20
-
-
-@unique
-class ReadMode(Enum):
-    """What a scan may see."""
-
-    READ_LATEST = "latest"
-    """Everything acknowledged before the scan began (linearizable)."""
-    READ_AT_SNAPSHOT = "snapshot"
-    """The rows at the timestamp of `set_snapshot`, or at one chosen as for READ_LATEST."""
-    READ_YOUR_WRITES = "read_your_writes"
-    """At least what this client wrote and read; here the same as READ_LATEST."""
-
-
-@raises_public
-def read_mode_of(given: ReadMode | str) -> ReadMode:
-    """A read mode by constant or by kudu-python's name."""
-    if isinstance(given, ReadMode):
-        return given
-    for mode in ReadMode:
-        if str(given).lower() in (mode.value, mode.name.lower()):
-            return mode
-    raise invalid(f"{given!r} is no read mode; modes are {', '.join(mode.value for mode in ReadMode)}")
-
-
-class ScanSettings:
-    """What is to be read: the setters that scanners and token builders share, with kudu-python's names.
-
-    Setters check what they are given and answer the object itself.
-    """
-
-    def __init__(self, table: TableInfo) -> None:
-        self.table = table
-        self._columns: tuple[str, ...] | None = None
-        self._predicates: list[Predicate] = []
-        self._mode = ReadMode.READ_LATEST
-        self._snapshot: int | None = None
-        self._limit = 0
-        self._batch_bytes: int | None = None
-        self._ordered = False
-        self._followers = False
-        self._timeout_s: float | None = None
-        self._query_id = ""
-        self._is_open = False
-
-    @raises_public
-    def set_projected_column_names(self, names: Sequence[str]) -> ScanSettings:
-        """Reads these columns, in this order; none: rows without columns, for counting."""
-        self._require_unopened()
-        for name in names:
-            self.table.schema.column(name)
-        if len(set(names)) != len(names):
-            raise invalid(f"a column is twice in the projection: {', '.join(names)}")
-        self._columns = tuple(names)
-        return self
-
-    @raises_public
-    def set_projected_column_indexes(self, indexes: Sequence[int]) -> ScanSettings:
-        """Reads the columns at these positions of the schema."""
-        columns = self.table.schema.columns
-        for index in indexes:
-            if not 0 <= index < len(columns):
-                raise invalid(f"table {self.table.name} has columns 0 to {len(columns) - 1}, not {index}")
-        self.set_projected_column_names([columns[index].name for index in indexes])
-        return self
-
-    @raises_public
-    def add_predicate(self, predicate: Predicate) -> ScanSettings:
-        """Reads only rows for which this holds, and all others that were added."""
-        self._require_unopened()
-        if not isinstance(predicate, Predicate):
-            raise invalid(f"a predicate is made from a column, such as table['c'] == 5, not {type(predicate).__name__}")
-        predicate.bind(self.table.schema)
-        self._predicates.append(predicate)
-        return self
-
-    def add_predicates(self, predicates: Sequence[Predicate]) -> ScanSettings:
-        """Adds several."""
-        for predicate in predicates:
-            self.add_predicate(predicate)
-        return self
-
-    def set_read_mode(self, read_mode: ReadMode | str) -> ScanSettings:
-        """`latest`, `snapshot` or `read_your_writes`."""
-        self._require_unopened()
-        self._mode = read_mode_of(read_mode)
-        return self
-
-    @raises_public
-    def set_snapshot(self, timestamp: datetime.datetime | int | str) -> ScanSettings:
-        """Reads the rows as of a time: a datetime (naive: UTC), ISO 8601 text, or microseconds since the epoch."""
-        self._require_unopened()
-        if isinstance(timestamp, int):
-            micros = timestamp
-        else:
-            when = canonical(ColumnSchema("snapshot", DataType.UNIXTIME_MICROS), timestamp)
-            assert isinstance(when, datetime.datetime)
-            micros = micros_since_epoch(when)
-        if micros <= 0:
-            raise invalid(f"a snapshot lies after the epoch, not at {timestamp}")
-        return self.set_snapshot_hybrid_time(from_micros(micros))
-
-    def set_snapshot_hybrid_time(self, timestamp: int) -> ScanSettings:
-        """Reads the rows as of a hybrid time, such as another scan's `snapshot_timestamp`."""
-        self._require_unopened()
-        self._snapshot = timestamp
-        self._mode = ReadMode.READ_AT_SNAPSHOT
-        return self
-
-    def set_limit(self, limit: int) -> ScanSettings:
-        """Reads at most so many rows, of all tablets together (of a token: of its tablets)."""
-        self._require_unopened()
-        if limit < 1:
-            raise invalid(f"a limit is at least 1, not {limit}")
-        self._limit = limit
-        return self
-
-    def set_batch_size_bytes(self, size_bytes: int) -> ScanSettings:
-        """Wanted size of one batch, at most 8 MiB."""
-        self._require_unopened()
-        if not 0 <= size_bytes <= BATCH_BYTES_MAX:
-            raise invalid(f"a batch has 0 to {BATCH_BYTES_MAX} bytes, not {size_bytes}")
-        self._batch_bytes = size_bytes
-        return self
-
-    def set_fault_tolerant(self, fault_tolerant: bool = True) -> ScanSettings:
-        """Reads each tablet in primary key order, so that a broken scan goes on at another replica."""
-        self._require_unopened()
-        self._ordered = fault_tolerant
-        return self
-
-    def set_selection(self, replica_selection: str) -> ScanSettings:
-        """`leader` (default), or `closest` or `first`: any replica may answer; the rows are the same."""
-        self._require_unopened()
-        if str(replica_selection).lower() not in ("leader", "leader_only", "closest", "closest_replica", "first"):
-            raise invalid(f"{replica_selection!r} is no replica selection; those are leader, closest, first")
-        self._followers = not str(replica_selection).lower().startswith("leader")
-        return self
-
-    def set_timeout_millis(self, millis: int) -> ScanSettings:
-        """How long the scan may be without progress, retries included."""
-        if millis <= 0:
-            raise invalid(f"a timeout is positive, not {millis} ms")
-        self._timeout_s = millis / 1000
-        return self
-
-    def set_query_id(self, query_id: str) -> ScanSettings:
-        """Shown on the servers' pages of scans."""
-        self._query_id = query_id
-        return self
-
-    def set_cache_blocks(self, cache_blocks: bool) -> ScanSettings:
-        """Taken for compatibility."""
-        return self
-
-    def get_projection_schema(self) -> pa.Schema:
-        """The Arrow schema of the rows."""
-        schema = self.table.schema
-        names = schema.names if self._columns is None else self._columns
-        return pa.schema([schema.column(name).arrow_field for name in names])
-
-    def request(self) -> tserver_pb2.ScanRequest:
-        """The request to each tablet, without its id and without a snapshot that is not chosen yet."""
-        request = tserver_pb2.ScanRequest(
-            columns=self._columns or (),
-            count_only=self._columns == (),
-            predicates=[predicate_to_pb(self.table.schema, predicate) for predicate in self._predicates],
-            read_mode=tserver_pb2.READ_LATEST,
-            limit=self._limit,
-            batch_size_bytes=self._batch_bytes or 0,
-            ordered=self._ordered,
-            allow_followers=self._followers,
-            schema_version=self.table.schema.version,
-            query_id=self._query_id,
-        )
-        if self._snapshot is not None:
-            request.read_mode = tserver_pb2.READ_AT_SNAPSHOT
-            request.snapshot_timestamp = self._snapshot
-        return request
-
-    def needs_snapshot(self, tablet_count: int) -> bool:
-        """Whether one must be chosen before the tablets are read."""
-        if self._snapshot is not None:
-            return False
-        # A follower may answer only at a given snapshot, and several tablets must share one.
-        return tablet_count > 1 or self._mode is not ReadMode.READ_LATEST or self._followers
-
-    def _require_unopened(self) -> None:
-        if self._is_open:
-            raise KuduError(ErrorCode.ILLEGAL_STATE, "the scan has begun: set it up before")
+ScanPlan = tuple[tuple[Tablet, ...], tserver_pb2.ScanRequest]
+"""The tablets that can hold matching rows, and the request for each."""
 
 
 class RowBatch:
@@ -244,14 +47,14 @@ class RowBatch:
         return iter(self.as_tuples())
 
 
-class Scanner(ScanSettings):
+class Scanner(ScanSetters):
     """One scan. Made by `Table.scanner`; read it in one of the ways below, once."""
 
-    def __init__(self, table: TableInfo, client: KuduClient) -> None:
-        super().__init__(table)
+    def __init__(self, settings: ScanSettings, client: KuduClient, *, plan: ScanPlan | None = None) -> None:
+        """With a plan if it is a token's: then the settings only say what the rows look like."""
+        super().__init__(settings)
         self._client = client
-        self._tablets: tuple[Tablet, ...] | None = None
-        self._fixed_request: tserver_pb2.ScanRequest | None = None
+        self._plan = plan
         self._iterator: AsyncGenerator[pa.RecordBatch, None] | None = None
         self._snapshot_seen: int | None = None
         self._ahead: pa.RecordBatch | None = None  # read by `has_more_rows`, not given yet
@@ -264,7 +67,7 @@ class Scanner(ScanSettings):
 
     async def open(self) -> Scanner:
         """Begins the scan: nothing can be set any more. Reading opens by itself."""
-        self._is_open = True
+        self.settings.is_open = True
         return self
 
     @raises_public_iter
@@ -347,30 +150,29 @@ class Scanner(ScanSettings):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def plan(self, *, pin: bool) -> tuple[tuple[Tablet, ...], tserver_pb2.ScanRequest]:
+    async def plan(self, *, pin: bool) -> ScanPlan:
         """The tablets that can hold matching rows, and the request for each.
 
         Args:
             pin: choose a snapshot in any case.
         """
-        if self._fixed_request is not None:
-            assert self._tablets is not None
-            return self._tablets, self._fixed_request
+        if self._plan is not None:
+            return self._plan
         locations = await self._client.locations(self.table)
-        kept = locations.partitioner.prune(self._predicates)
+        kept = locations.partitioner.prune(self.settings.predicates)
         tablets = tuple(locations.tablets[i] for i in kept)
-        request = self.request()
+        request = self.settings.request()
         if not request.batch_size_bytes:
             request.batch_size_bytes = self._client.options.scan_batch_bytes
-        if tablets and (self.needs_snapshot(len(tablets)) or (pin and self._snapshot is None)):
+        if tablets and (self.settings.needs_snapshot(len(tablets)) or (pin and self.settings.snapshot is None)):
             request.read_mode = tserver_pb2.READ_AT_SNAPSHOT
             request.snapshot_timestamp = await self._client.choose_snapshot(tablets)
         return tablets, request
 
     async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        if self._is_open and self._snapshot_seen is not None:
+        if self.settings.is_open and self._snapshot_seen is not None:
             raise KuduError(ErrorCode.ILLEGAL_STATE, "the scan was read already: make another scanner")
-        self._is_open = True
+        self.settings.is_open = True
         tablets, request = await self.plan(pin=False)
         self._snapshot_seen = request.snapshot_timestamp or 0
         left = request.limit or None
@@ -389,7 +191,7 @@ class Scanner(ScanSettings):
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """The batches of each tablet after those of the one before; some tablets are read ahead."""
         options = self._client.options
-        timeout_s = self._timeout_s or options.operation_timeout_s
+        timeout_s = self.settings.timeout_s or options.operation_timeout_s
         # With a limit the first tablet may be all that is needed.
         ahead = 1 if request.limit else options.scan_tablets_max
         waiting = deque(tablets)
@@ -478,105 +280,3 @@ def tuples_of(batch: pa.RecordBatch) -> list[tuple[object, ...]]:
     if not batch.num_columns:
         return [()] * batch.num_rows
     return list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
-
-
-# -- tokens ------------------------------------------------------------------------------------------------------------
-
-
-class ScanToken:
-    """A part of a scan that any process can carry out: `serialize` it here, `deserialize_token_into_scanner` there."""
-
-    def __init__(self, pb: client_pb2.ScanToken, client: KuduClient) -> None:
-        self.pb = pb
-        self._client = client
-
-    def serialize(self) -> bytes:
-        """Plain bytes (protobuf)."""
-        return self.pb.SerializeToString()
-
-    def into_kudu_scanner(self) -> Scanner:
-        """The scanner of this part, by the client that made the token."""
-        return scanner_of_token(self._client, self.serialize())
-
-    @property
-    def tablet_ids(self) -> tuple[str, ...]:
-        """The tablets that it reads."""
-        return tuple(tablet.tablet_id for tablet in self.pb.tablets)
-
-    @property
-    def snapshot_timestamp(self) -> int:
-        """The hybrid time that the rows are of."""
-        return self.pb.request.snapshot_timestamp
-
-
-class ScanTokenBuilder(ScanSettings):
-    """Divides a scan into tokens, one for each tablet that can hold matching rows, all at one snapshot."""
-
-    def __init__(self, table: TableInfo, client: KuduClient) -> None:
-        super().__init__(table)
-        self._client = client
-
-    @raises_public_async
-    async def build(self) -> list[ScanToken]:
-        """The tokens, in partition order."""
-        scanner = Scanner(self.table, self._client)
-        settings = {name: value for name, value in vars(self).items() if name not in ("_client", "table")}
-        vars(scanner).update(settings)
-        tablets, request = await scanner.plan(pin=True)
-        self._is_open = True
-        schema = schema_to_pb(self.table.schema)
-        return [
-            ScanToken(
-                client_pb2.ScanToken(
-                    table_id=self.table.id,
-                    table_name=self.table.name,
-                    schema=schema,
-                    tablets=[_tablet_to_pb(tablet)],
-                    request=request,
-                ),
-                self._client,
-            )
-            for tablet in tablets
-        ]
-
-
-@raises_public
-def scanner_of_token(client: KuduClient, serialized: bytes) -> Scanner:
-    """The scanner of a serialised token.
-
-    Raises:
-        KuduInvalidArgument: the bytes are no token.
-    """
-    try:
-        pb = client_pb2.ScanToken.FromString(serialized)
-    except Exception as error:
-        raise invalid("the bytes are no scan token") from error
-    if not pb.table_id or not pb.tablets:
-        raise invalid("the bytes are no scan token")
-    schema = schema_from_pb(pb.schema)
-    table = TableInfo(pb.table_id, pb.table_name, schema, PartitionSchema(), 0)
-    scanner = Scanner(table, client)
-    tablets = tuple(tablet_from_pb(tablet) for tablet in pb.tablets)
-    client.cache.learn(tablets)
-    scanner._tablets = tablets
-    scanner._fixed_request = pb.request
-    scanner._columns = () if pb.request.count_only else tuple(pb.request.columns) or None
-    scanner._predicates = list(predicates_from_pb(schema, pb.request.predicates))
-    return scanner
-
-
-def _tablet_to_pb(tablet: Tablet) -> master_pb2.TabletLocations:
-    return master_pb2.TabletLocations(
-        tablet_id=tablet.tablet_id,
-        partition=partition_to_pb(tablet.partition),
-        config_index=tablet.config_index,
-        replicas=[
-            master_pb2.ReplicaLocation(
-                ts_uuid=replica.uuid,
-                rpc_address=replica.address,
-                role=consensus_pb2.LEADER if replica.uuid == tablet.leader_uuid else consensus_pb2.FOLLOWER,
-                member_type=consensus_pb2.VOTER if replica.votes else consensus_pb2.PRE_VOTER,
-            )
-            for replica in tablet.replicas
-        ],
-    )

@@ -117,10 +117,26 @@ def test_a_token_makes_its_scanner_by_itself(table):
     assert sorted(itertools.chain(*read)) == [(i,) for i in range(10)]
 
 
+def test_setters_answer_the_object_itself(table):
+    for scan in (table.scanner(), table.scan_token_builder()):
+        assert scan.set_projected_column_names(["key"]).set_limit(3).add_predicate(table["key"] == 1) is scan
+        assert scan.get_projection_schema().names == ["key"]
+
+
 def test_a_scan_that_began_takes_no_more_settings(table):
     scanner = table.scanner().open()
-    with pytest.raises(kudu.KuduBadStatus, match="the scan has begun"):
-        scanner.add_predicate(table["key"] == 1)
+    for set_up in (
+        lambda: scanner.add_predicate(table["key"] == 1),
+        lambda: scanner.set_limit(1),
+        lambda: scanner.set_read_mode("snapshot"),
+    ):
+        with pytest.raises(kudu.KuduBadStatus, match="the scan has begun"):
+            set_up()
+
+
+def test_a_client_knows_whether_it_was_made_with_several_masters(masters):
+    with kudu.connect(masters) as one, kudu.connect([masters, "127.0.0.1:1"]) as two:
+        assert (one.is_multimaster, two.is_multimaster) == (False, True)
 
 
 def test_a_bad_row_is_refused_at_apply(table):

@@ -17,8 +17,7 @@ OF_THE_HOUSE = {
     "Client": {"known_locations", "locations", "observe", "observe_clock", "refresh_tablet", "verify", "writer"}
     | {"choose_snapshot"},
     "Session": {"hold_back"},
-    "Scanner": {"needs_snapshot", "next_record_batch", "plan", "request"},
-    "ScanTokenBuilder": {"needs_snapshot", "request"},
+    "Scanner": {"next_record_batch", "plan"},
 }
 
 
