@@ -15,6 +15,10 @@ results, schema. A flush makes one, in this order:
     followers are that still do, within a bound.
 A compaction is the same without 1, 3, 4 and 8: its files hold nothing above the checkpoint that stands.
 
+Neither uses up the space kept free on the disk (`WalOptions.disk_reserved_bytes`): votes, superblocks and the first
+entries of new leaders must find room when nothing else does. A compaction leaves all of it, as the log does. A flush
+leaves half, since it is what lets the log go. Found short of room, both are put off and nothing is lost.
+
 A flush and a compaction may be under way at once, so that a long compaction does not hold up what keeps memory bounded;
 publishing (5 and 6) is one at a time, since each publishes records that follow from the ones before.
 """
@@ -35,7 +39,7 @@ from kudu_py.common.hybrid_time import HybridTime
 from kudu_py.common.opid import OpId
 from kudu_py.common.schema import Schema
 from kudu_py.consensus.metadata import ConsensusMetadata
-from kudu_py.env.disk import Disk
+from kudu_py.env.sparing_disk import SparingDisk
 from kudu_py.tablet import metadata
 from kudu_py.tablet.compaction import RunMergePlan
 from kudu_py.tablet.context import ServerContext
@@ -200,7 +204,7 @@ class Checkpointer:
             if self._is_stopped or not self.has_unflushed:
                 return False
             frozen = self._frozen = self._frozen or self._freeze()
-            result = await self._run(frozen.plan.run, frozen.plan.block_ids)
+            result = await self._run("flush", frozen.plan.run, frozen.plan.block_ids, kept_free=self._kept_free // 2)
             if not await self._log_is_durable(frozen.state.op_id.index):
                 return False
             await metadata_durable(self._consensus_metadata)
@@ -234,8 +238,13 @@ class Checkpointer:
             if plan is None:
                 return False
             block_ids = range(plan.run_id, plan.run_id + 1) if isinstance(plan, RunMergePlan) else plan.block_ids
+
+            def run(disk: SparingDisk) -> Result:
+                disk.require_free(plan.input_bytes)  # before much is written for nothing, again and again
+                return plan.run(disk)
+
             try:
-                result: Result = await self._run(lambda disk: plan.run(disk), block_ids)
+                result = await self._run("compaction", run, block_ids, kept_free=self._kept_free)
             except BaseException:
                 self._tablet.abandon_compaction()
                 raise
@@ -266,8 +275,12 @@ class Checkpointer:
         self._log_bytes = 0
         return _Frozen(self._tablet.begin_flush(state.op_id), state, self._tablet.schema, self._retained.snapshot())
 
-    async def _run(self, job: Callable[[Disk], T], block_ids: range) -> T:
-        disk = self._context.threads.disk
+    @property
+    def _kept_free(self) -> int:
+        return self._context.options.wal.disk_reserved_bytes
+
+    async def _run(self, what: str, job: Callable[[SparingDisk], T], block_ids: range, *, kept_free: int) -> T:
+        disk = SparingDisk(self._context.threads.disk, self._directory, kept_free)
         try:
             return await self._context.threads.run(lambda: job(disk))
         except OSError as error:
@@ -277,7 +290,7 @@ class Checkpointer:
             await self._context.threads.run(lambda: self._remove_files_of(block_ids))
             raise KuduError(
                 ErrorCode.DISK_FULL,
-                f"tablet {self.superblock.tablet_id} cannot be flushed or compacted: {error}",
+                f"the {what} of tablet {self.superblock.tablet_id} waits for room on the disk: {error}",
                 verdict=Verdict.TRY_LATER,
             ) from error
 

@@ -170,6 +170,11 @@ class RunMergePlan:
     locations: RowLocations
     run_id: int
 
+    @property
+    def input_bytes(self) -> int:
+        """About what the output may take."""
+        return sum(run.record.file.size_bytes for run in self.runs)
+
     def run(self, disk: Disk) -> RunMergeResult:
         """Writes and syncs the file, then the directory."""
         record = merge_runs(disk, self.directory, self.run_id, self.runs, self.locations.gone)
@@ -218,6 +223,11 @@ class CompactionPlan:
     rowsets: tuple[DiskRowSet, ...]
     history_start: HybridTime
     block_ids: range
+
+    @property
+    def input_bytes(self) -> int:
+        """About what the output may take; deltas that are folded in come on top."""
+        return sum(rowset.record.rows_file.size_bytes for rowset in self.rowsets)
 
     def run(self, disk: Disk) -> CompactionResult:
         """Writes and syncs the files, then the directory.

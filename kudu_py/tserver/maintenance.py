@@ -105,6 +105,7 @@ class Maintenance:
         self._unflushed_since: dict[TabletId, float] = {}
         self._in_good_order: dict[TabletId, object] = {}
         self._left_alone_until: dict[TabletId, float] = {}
+        self._out_of_room: set[tuple[str, TabletId]] = set()
         self._flushing: set[TabletId] = set()
         self._compacting: set[TabletId] = set()
         self.flushes = 0
@@ -174,18 +175,25 @@ class Maintenance:
     async def _do(self, what: str, tablet_id: TabletId, work: Callable[[TabletReplica], Awaitable[bool | int]]) -> bool:
         """Does a piece of work on a replica; whether it changed anything."""
         try:
-            return bool(await work(self._manager.replica(tablet_id)))
+            has_changed = bool(await work(self._manager.replica(tablet_id)))
         except KuduError as error:
             if error.code is ErrorCode.DISK_FULL:
-                _log.error("maintenance_postponed", what=what, tablet=tablet_id, error=str(error))
+                if (what, tablet_id) not in self._out_of_room:  # said once, not with every try
+                    self._out_of_room.add((what, tablet_id))
+                    _log.warning("maintenance_postponed", what=what, tablet=tablet_id, error=str(error))
                 self._left_alone_until[tablet_id] = self._clock.monotonic() + self._options.full_retry_s
                 return False
             if error.code is ErrorCode.CORRUPTION:
                 self._manager.replica(tablet_id).fail(error)
                 return False
             if error.code in (ErrorCode.TABLET_NOT_FOUND, ErrorCode.TABLET_NOT_RUNNING, ErrorCode.TABLET_FAILED):
+                self._out_of_room.discard((what, tablet_id))
                 return False  # deleted or found damaged meanwhile
             raise
+        if (what, tablet_id) in self._out_of_room:
+            self._out_of_room.discard((what, tablet_id))
+            _log.info("maintenance_resumed", what=what, tablet=tablet_id)
+        return has_changed
 
     def _running(self) -> list[TabletReplica]:
         return [replica for replica in self._manager.replicas() if replica.state is ReplicaState.RUNNING]

@@ -21,7 +21,7 @@ class WalOptions:
         cache_bytes_max: recent durable payload kept in memory for peers, per log; what is not durable is kept in any
             case.
         disk_reserved_bytes: space on the file system that preallocation leaves alone, but for a small first segment
-            after each open, so that votes, flushes and the removal of old files still find room.
+            after each open, so that votes, flushes (down to half of it) and the removal of old files still find room.
         full_retry_s: pause between two tries to preallocate on a full disk.
         loaded_indexes_max: closed segments whose index stays in memory after a read.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,9 @@ from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.row_batch import RowOperation
 from kudu_py.tablet.checkpointer import LogMarks
 from kudu_py.tablet.directories import ReplicaDirectories
+from kudu_py.tablet.tablet_replica import TabletReplica
 from kudu_py.testing.replica_group import TESTING_OPTIONS, ReplicaGroup, batch_of, rows_of
-from kudu_py.testing.sim_disk import Fault, Operation
+from kudu_py.testing.sim_disk import Fault, Operation, SimDisk
 from kudu_py.wal.options import WalOptions
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -142,6 +144,60 @@ def test_a_full_disk_puts_a_flush_off_and_loses_nothing(simulate: Simulate):
         await host.crash()
         await host.restart()
         assert rows_of(await group.leader(tablet_id)) == rows
+        assert host.fatal == []
+        await group.stop()
+
+    simulate(main())
+
+
+def leave_free(disk: SimDisk, size_bytes: int) -> None:
+    disk.capacity_bytes = 1 << 40
+    disk.capacity_bytes -= disk.free_bytes("/data") - size_bytes
+
+
+async def compact_all(replica: TabletReplica) -> None:
+    while await replica.checkpointer.compact():
+        pass
+
+
+def incompressible(count: int, step: int = 0) -> list[tuple[int, int, str]]:
+    rng = random.Random(step)
+    return [(step * count + i, i, f"{rng.getrandbits(4000):x}") for i in range(count)]
+
+
+def test_upkeep_leaves_the_space_kept_free_and_goes_on_when_there_is_room(simulate: Simulate):
+    """A flush leaves half of it, for it is what lets the log go; a compaction, which can wait, all of it."""
+    kept = 4 << 20
+
+    async def main() -> None:
+        options = replace(TESTING_OPTIONS, wal=WalOptions(disk_reserved_bytes=kept))
+        group = ReplicaGroup(options=options)
+        await group.start()
+        tablet_id = await group.create()
+        host, replica = group.hosts[0], await group.leader(tablet_id)
+        checkpointer, directory = replica.checkpointer, DIRECTORIES.row_directory(tablet_id)
+        await replica.write_batch(batch_of(incompressible(1000)))
+        leave_free(host.disk, kept // 2 + 200_000)
+        with pytest.raises(KuduError, match="waits for room on the disk") as raised:
+            await checkpointer.flush()
+        assert (raised.value.code, raised.value.verdict) == (ErrorCode.DISK_FULL, Verdict.TRY_LATER)
+        assert host.disk.list_dir(directory) == []
+        leave_free(host.disk, kept)
+        assert await checkpointer.flush()  # though the log would find no room
+
+        for step in range(1, 5):
+            leave_free(host.disk, 1 << 30)
+            await group.write(tablet_id, batch_of(incompressible(1000, step)))
+            await checkpointer.flush()
+        rows, files = rows_of(replica), host.disk.list_dir(directory)
+        leave_free(host.disk, kept + 1_000_000)
+        with pytest.raises(KuduError, match=r"compaction of tablet .* waits for room on the disk"):
+            await compact_all(replica)
+        leave_free(host.disk, 1 << 30)
+        await compact_all(replica)
+        assert len(replica.tablet.records.rowsets) < 5
+        assert host.disk.list_dir(directory) != files
+        assert rows_of(replica) == rows
         assert host.fatal == []
         await group.stop()
 

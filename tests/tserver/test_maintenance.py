@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId
@@ -104,6 +105,32 @@ def test_damage_that_upkeep_finds_fails_the_replica_and_not_the_process(simulate
             assert server.is_serving
 
     simulate(main())
+
+
+def test_upkeep_that_finds_no_room_says_so_once_and_goes_on_when_there_is(simulate: Simulate, serving: Any):
+    settings = replace(TESTING_SETTINGS, maintenance=MaintenanceOptions(flush_age_max_s=1.0))
+
+    async def main() -> None:
+        async with serving(settings=settings) as servers:
+            tablet_id = await servers.create()
+            server, disk = servers.servers[0].tablet_server, servers.servers[0].disk
+            await servers.stub().Write(request_of(tablet_id, batch_of([(1, 1, None)])))
+            disk.capacity_bytes = 1 << 20
+            await asyncio.sleep(60.0)
+            assert server.maintenance.flushes == 0
+            disk.capacity_bytes = None
+            await asyncio.sleep(15.0)
+            assert server.maintenance.flushes == 1
+            assert server.is_serving
+
+    with structlog.testing.capture_logs() as events:
+        simulate(main())
+    told = [event for event in events if event["event"].startswith("maintenance_")]
+    assert [(event["event"], event["what"]) for event in told] == [
+        ("maintenance_postponed", "flush"),
+        ("maintenance_resumed", "flush"),
+    ]
+    assert "are free, of which" in told[0]["error"]
 
 
 def test_files_that_pile_up_are_compacted(simulate: Simulate, serving: Any):
