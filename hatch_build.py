@@ -7,7 +7,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class DiscoveryHook(BuildHookInterface):  # type: ignore[type-arg]
+class DiscoveryHook(BuildHookInterface[Any]):
     """Spark imports every top-level module whose name begins with `pyspark_`; ours lives in `spark_connector`."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

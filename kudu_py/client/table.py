@@ -63,9 +63,10 @@ class WriteOperation:
 
 
 class Column:
-    """A column of a table, for predicates: `table["c"] == 5`, `table["c"].in_list([1, 2])`."""
+    """A column of a table, for predicates: `table["c"] == 5`, `table["c"].in_list([1, 2])`.
 
-    __hash__ = None  # type: ignore[assignment]  # comparing makes predicates
+    Comparing makes predicates, so that columns have no hash.
+    """
 
     def __init__(self, table: TableInfo, column: ColumnSchema) -> None:
         self.table = table

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import grpc.aio
 import pyarrow as pa
 
 from kudu_py.client.leader_probe import LeaderProbe
@@ -26,8 +27,6 @@ from kudu_py.rpc.retry import Backoff, Deadline, RandomFraction
 from kudu_py.rpc.status import from_rpc_error
 
 if TYPE_CHECKING:
-    import grpc.aio
-
     Stream = grpc.aio.UnaryStreamCall[tserver_pb2.ScanRequest, tserver_pb2.ScanResponse]
 
 _BACKOFF = Backoff(initial_s=0.03, max_s=0.12)
@@ -204,18 +203,14 @@ async def _read(
                     details={"leader_address": leader},
                 )
         return reading.result()
-    except KuduError:
-        raise
     except asyncio.CancelledError:
         if reading.done() and reading.cancelled() and not _is_cancelling():
             raise KuduError(
                 ErrorCode.UNAVAILABLE, f"the call to {address} was cancelled", verdict=Verdict.TRY_LATER
             ) from None
         raise
-    except Exception as error:
-        if not hasattr(error, "code"):
-            raise
-        raise from_rpc_error(error, address=address) from error  # type: ignore[arg-type]  # AioRpcError has a code
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error, address=address) from error
     finally:
         if not reading.done():
             reading.cancel()

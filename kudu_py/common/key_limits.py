@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kudu_py.common.predicate import Predicate, PredicateOp
 from kudu_py.common.schema import ColumnSchema, Schema
@@ -85,13 +86,13 @@ class KeyLimits:
         return self.upper is None or _above(self.upper, value) or (value == self.upper and self.upper_inclusive)
 
 
-def _above(a: object, b: object) -> bool:
-    """a > b for two canonical values of one column."""
-    return bool(a > b)  # type: ignore[operator]
+def _above(a: Any, b: Any) -> bool:
+    """a > b for two canonical values of one column, which share a type that mypy cannot know."""
+    return bool(a > b)
 
 
 class _SortKey:
-    """Orders canonical values of one column, which share a type that mypy cannot know."""
+    """Orders canonical values of one column."""
 
     __slots__ = ("value",)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum, unique
 
@@ -174,8 +175,7 @@ class Schema:
         if not 1 <= self.key_count <= len(self.columns):
             raise _invalid("a table needs a primary key: mark at least one column as part of it")
         if len(self._positions) != len(self.columns):
-            seen: set[str] = set()
-            twice = next(name for name in self.names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            twice = next(name for name, count in Counter(self.names).items() if count > 1)
             raise _invalid(f"column {twice!r} is declared twice")
         for i, column in enumerate(self.columns):
             _validate_column(column, in_key=i < self.key_count)

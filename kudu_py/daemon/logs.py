@@ -45,7 +45,7 @@ def configure(*, form: str, level: str, stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=shared + form_of[form],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=_Unfailing(out)),  # type: ignore[arg-type]  # as much of a file as it needs
+        logger_factory=lambda *_: _Lines(out),
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
@@ -72,20 +72,19 @@ def _add_process_fields(_: object, __: str, event: MutableMapping[str, Any]) -> 
     return event
 
 
-class _Unfailing:
-    """A stream whose reader may go away: a log line that cannot be written must not end what it tells of."""
+class _Lines:
+    """Writes structlog's lines to a stream whose reader may go away: a line that cannot be written must not end what
+    it tells of."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
-    def write(self, text: str) -> int:
+    def msg(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            return self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
             self._stream.flush()
+
+    debug = info = warning = error = critical = msg
 
 
 class _ToStructlog(logging.Handler):

@@ -157,7 +157,7 @@ class CommonOptions:
             raise refusal("expected_server_uuid", wanted, self.expected_server_uuid)
         if "," in self.rpc_bind_addresses:
             raise refusal("rpc_bind_addresses", "takes one address", self.rpc_bind_addresses)
-        self.rpc_bind_address  # noqa: B018  # checks its form
+        self._address("rpc_bind_addresses", self.rpc_bind_address)
         if self.rpc_advertised_addresses:
             self._address("rpc_advertised_addresses", self.rpc_advertised_addresses)
         self._address("webserver_interface", str(HostPort(self.webserver_interface.strip("[]"), self.webserver_port)))
@@ -231,7 +231,7 @@ class TabletServerOptions(CommonOptions):
     def __post_init__(self) -> None:
         # dataclass(slots=True) makes a new class, which the zero-argument form of super does not know.
         CommonOptions.__post_init__(self)
-        self.master_addresses  # noqa: B018  # checks its form
+        _masters("tserver_master_addrs", self.tserver_master_addrs)
 
     @property
     def master_addresses(self) -> tuple[str, ...]:
@@ -282,7 +282,8 @@ class MasterOptions(CommonOptions):
         if self.default_num_replicas > self.max_num_replicas:
             wanted = f"must be at most --max_num_replicas ({self.max_num_replicas})"
             raise refusal("default_num_replicas", wanted, self.default_num_replicas)
-        self.all_master_addresses  # noqa: B018  # checks its form
+        if self.master_addresses:
+            _masters("master_addresses", self.master_addresses)
 
     @property
     def all_master_addresses(self) -> tuple[str, ...]:

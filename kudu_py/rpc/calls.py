@@ -190,27 +190,28 @@ class Wrapping:
         deserialize = handler.request_deserializer
         assert deserialize is not None, f"{service}/{name} has no request type"
         serializer = handler.response_serializer
+        behaviour = cast(
+            "Behaviour", handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        )
         # Requests are decoded here and not by gRPC, which would answer malformed ones with UNKNOWN and its own stack.
         assert not checks_dest_uuid or carries_dests(descriptor), f"requests of {service}/{name} name no destination"
         if handler.request_streaming:
             uuid = self._uuid if checks_dest_uuid else None
-            stream = handler.stream_stream if handler.response_streaming else handler.stream_unary
-            assert stream is not None
 
             def requests_of(raw: AsyncIterator[bytes]) -> ServedRequests[Any]:
                 return ServedRequests(raw, deserialize, uuid, observe, self._error_ids)
 
             if not handler.response_streaming:
-                unary = self._unary(cast("Behaviour", stream), requests_of, observe, gate)
+                unary = self._unary(behaviour, requests_of, observe, gate)
                 return grpc.stream_unary_rpc_method_handler(unary, None, serializer)
-            answering = self._streaming(cast("Behaviour", stream), requests_of, None, gate)
+            answering = self._streaming(behaviour, requests_of, None, gate)
             return grpc.stream_stream_rpc_method_handler(answering, None, serializer)
 
         decode = self._decoder(deserialize, descriptor, checks_dest_uuid)
         if handler.response_streaming:
-            answering = self._streaming(cast("Behaviour", handler.unary_stream), decode, observe, gate)
+            answering = self._streaming(behaviour, decode, observe, gate)
             return grpc.unary_stream_rpc_method_handler(answering, None, serializer)
-        unary = self._unary(cast("Behaviour", handler.unary_unary), decode, observe, gate)
+        unary = self._unary(behaviour, decode, observe, gate)
         return grpc.unary_unary_rpc_method_handler(unary, None, serializer)
 
     def _decoder(

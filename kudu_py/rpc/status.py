@@ -214,9 +214,8 @@ def _facts(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, list[tuple[str, 
     """Code, text and trailers of an error of the asyncio or the blocking API, whose errors are calls too."""
     if not hasattr(error, "code"):
         return grpc.StatusCode.UNKNOWN, str(error), []
-    call = cast("grpc.aio.AioRpcError", error)
-    trailers = cast("Iterable[tuple[str, str | bytes]] | None", call.trailing_metadata())
-    return call.code(), call.details() or "", list(trailers or ())
+    trailers = cast("Iterable[tuple[str, str | bytes]] | None", error.trailing_metadata())
+    return error.code(), error.details() or "", list(trailers or ())
 
 
 def _rich_status(trailers: list[tuple[str, str | bytes]]) -> status_pb2.Status | None:

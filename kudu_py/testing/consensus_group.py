@@ -32,6 +32,7 @@ from kudu_py.rpc.dialer import Dialer
 from kudu_py.testing.sim_clock import SimClock
 from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
 from kudu_py.testing.sim_network import SimNetwork, SimNetworkOptions
+from kudu_py.testing.waiting import wait_until
 from kudu_py.wal.log import Log
 from kudu_py.wal.options import WalOptions
 
@@ -305,11 +306,9 @@ class SimGroup:
 
     async def wait_until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Waits, in steps of virtual time, until something holds."""
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        while not holds():
-            if asyncio.get_running_loop().time() > deadline:
-                raise AssertionError("\n".join([f"not within {timeout_s:g} s:", *map(str, self.servers)]))
-            await asyncio.sleep(_POLL_S)
+        await wait_until(
+            holds, timeout_s=timeout_s, step_s=_POLL_S, state=lambda: "\n".join(["servers:", *map(str, self.servers)])
+        )
 
     def leaders(self) -> list[GroupServer]:
         """Whoever takes writes."""

@@ -36,6 +36,7 @@ from kudu_py.tablet.tablet_replica import TabletReplica
 from kudu_py.testing.sim_clock import SimClock
 from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
 from kudu_py.testing.sim_network import SimNetwork, SimNetworkOptions, SimServer
+from kudu_py.testing.waiting import wait_until
 
 SCHEMA = Schema(
     (
@@ -246,12 +247,7 @@ class ReplicaGroup:
 
     async def wait_until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Waits, in steps of virtual time, until something holds."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not holds():  # noqa: ASYNC110  # whatever it asks, nobody tells when it changes
-                    await asyncio.sleep(0.000_5)
-        except TimeoutError:
-            raise AssertionError(f"did not come to hold within {timeout_s:g} s; fatal: {self.fatal()}") from None
+        await wait_until(holds, timeout_s=timeout_s, step_s=0.000_5, state=lambda: f"fatal: {self.fatal()}")
 
     def fatal(self) -> list[BaseException]:
         """What ended processes."""

@@ -12,9 +12,11 @@ import random
 import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class SimDeadlock(RuntimeError):
@@ -79,7 +81,7 @@ class SimLoop(asyncio.SelectorEventLoop):
     def _write_to_self(self) -> None:
         """There is nobody to be woken: the loop never waits."""
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         raise AssertionError("there are no threads on virtual time; use the seam that has a simulated twin")
 
 

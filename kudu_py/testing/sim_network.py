@@ -343,7 +343,7 @@ class _Call:
         self._responses: asyncio.Queue[Any] = asyncio.Queue()
         self._handler: asyncio.Task[None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._ended: Exception | None = None
+        self._ended: BaseException | None = None
         self.is_done = False
         self._is_unary = True
         self._first: bytes | None = None
@@ -376,14 +376,14 @@ class _Call:
                 raise self._ended
             return _EOF
         answer = await self._responses.get()
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
     def cancel(self) -> bool:
         if self.is_done:
             return False
-        self._end(asyncio.CancelledError())  # type: ignore[arg-type]  # as grpcio: whoever still reads is cancelled
+        self._end(asyncio.CancelledError())  # as grpcio: whoever still reads is cancelled
         self._there.send(self._stop_handler)
         return True
 
@@ -467,7 +467,7 @@ class _Call:
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 self._there.send(self._stop_handler)
 
-    def _end(self, error: Exception | None) -> None:
+    def _end(self, error: BaseException | None) -> None:
         if self.is_done:
             return
         self.is_done, self._ended = True, error

@@ -23,6 +23,9 @@ FINISHED_KEPT = 50
 """Scans that the page still shows after their end."""
 
 
+_NOT_KNOWN = HybridTime(0)
+
+
 @dataclass(eq=False, slots=True)
 class Scanner:
     """One scan, from its admission to its end.
@@ -42,7 +45,7 @@ class Scanner:
     query_id: str
     started_s: float
     last_active_s: float
-    timestamp: HybridTime = HybridTime(0)  # noqa: RUF009  # an int
+    timestamp: HybridTime = _NOT_KNOWN
     rows: int = 0
     bytes: int = 0
     is_advancing: bool = False

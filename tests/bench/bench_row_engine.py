@@ -82,7 +82,7 @@ class _Bench:
         applied = flushed = 0.0
         for first in range(0, len(keys), 100_000):
             part = keys[first : first + 100_000]
-            batches = [make(operation, part[i : i + size]) for i in range(0, len(part), size)]  # type: ignore[operator]
+            batches = [make(operation, part[i : i + size]) for i in range(0, len(part), size)]
             applied += self.apply(batches)
             if self.tablet.wants_flush:
                 flushed += self.flush()
@@ -98,7 +98,7 @@ class _Bench:
         return time.process_time() - begin
 
     def scan(self, **more: object) -> tuple[int, int, float]:
-        spec = ScanSpec(timestamp=HybridTime(self.index), **more)  # type: ignore[arg-type]
+        spec = ScanSpec(timestamp=HybridTime(self.index), **more)
         begin = time.process_time()
         rows = batches = 0
         for batch in self.tablet.scan(spec):

@@ -18,6 +18,7 @@ from kudu_py.env.posix_disk import PosixDiskThreads
 from kudu_py.rpc.dialer import GrpcDialer
 from kudu_py.rpc.server import RpcServer
 from kudu_py.testing.consensus_group import GroupServer, group_config
+from kudu_py.testing.waiting import wait_until
 
 
 def free_addresses(count):
@@ -29,12 +30,6 @@ def free_addresses(count):
     for each in sockets:
         each.close()
     return addresses
-
-
-async def settled(holds, timeout_s=20.0):
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110  # the group has no event for what a test may ask
-            await asyncio.sleep(0.01)
 
 
 async def story(directory, transport):
@@ -66,17 +61,17 @@ async def story(directory, transport):
     def ready():
         return [server for server in servers if server.replica is not None and server.raft.is_leader_ready()]
 
-    await settled(ready)
+    await wait_until(ready)
     first = ready()[0]
     rounds = [first.raft.propose(EntryKind.WRITE, bytes([i]) * 100) for i in range(200)]
     await asyncio.gather(*(pending.future for pending in rounds))
     assert await first.raft.read_index() >= rounds[-1].op_id.index
     await first.stop()
-    await settled(ready)
+    await wait_until(ready)
     second = ready()[0]
     await second.raft.propose(EntryKind.WRITE, b"after").future
     await first.start()
-    await settled(lambda: len({server.raft.applied_index for server in servers}) == 1)
+    await wait_until(lambda: len({server.raft.applied_index for server in servers}) == 1)
     for server in servers:
         assert server.machine.payloads == [*(bytes([i]) * 100 for i in range(200)), b"after"]
         assert server.fatal is None

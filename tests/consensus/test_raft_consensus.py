@@ -14,6 +14,7 @@ from kudu_py.consensus.raft_consensus import ConsensusOptions
 from kudu_py.pb import consensus_pb2
 from kudu_py.testing.consensus_group import TESTING_OPTIONS, SimGroup, group_config
 from kudu_py.testing.sim_disk import Fault, Operation, SimDiskThreads
+from kudu_py.testing.waiting import wait_until
 from kudu_py.wal.options import WalOptions
 
 
@@ -554,8 +555,7 @@ class TestFailures:
             )
             raft = victim.raft
             vote = asyncio.ensure_future(raft.handle_vote(request))
-            while raft.metadata.is_durable:  # noqa: ASYNC110  # the very moment between the vote and its flush
-                await asyncio.sleep(0)
+            await wait_until(lambda: not raft.metadata.is_durable, step_s=0)  # the moment between vote and flush
             await raft.stop()
             # Whoever deletes the replica waits for what it may have promised, which will never be durable.
             await group.wait_until(lambda: victim.fatal is not None, 5)

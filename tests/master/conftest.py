@@ -36,6 +36,7 @@ from kudu_py.testing import sim_loop
 from kudu_py.testing.sim_clock import SimClock
 from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
 from kudu_py.testing.sim_network import SimNetwork, SimServer
+from kudu_py.testing.waiting import wait_until
 
 REPLICA_OPTIONS = ReplicaOptions(consensus=ConsensusOptions(raft=RaftOptions(check_invariants=True)))
 
@@ -281,12 +282,7 @@ class World:
 
     async def wait_until(self, holds: Callable[[], Any], timeout_s: float = 120.0) -> None:
         """Waits, in steps of virtual time, until something holds."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not holds():  # noqa: ASYNC110  # whatever it asks, nobody tells when it changes
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            raise AssertionError(f"did not come to hold; fatal: {[m.fatal for m in self.masters]}") from None
+        await wait_until(holds, timeout_s=timeout_s, state=lambda: f"fatal: {[m.fatal for m in self.masters]}")
 
 
 def create_request(name: str, buckets: int, num_replicas: int, **fields: Any) -> master_pb2.CreateTableRequest:

@@ -13,6 +13,7 @@ from kudu_py.common.errors import ErrorCode
 from kudu_py.common.ids import ServerId
 from kudu_py.pb import consensus_pb2, consensus_pb2_grpc, tserver_admin_pb2_grpc
 from kudu_py.rpc.calls import Wrapping
+from kudu_py.testing.waiting import wait_until
 
 UUID = ServerId("a" * 32)
 
@@ -72,8 +73,7 @@ async def test_a_client_that_gives_up_does_not_cancel_what_the_servicer_shields(
     servicer, context = Servicer(), Context(remaining_s=5.0)
     raw = consensus_pb2.GetLastOpIdRequest(dest_uuid=UUID).SerializeToString()
     call = asyncio.create_task(wrapped(servicer)(raw, context))
-    while not servicer.calls:  # noqa: ASYNC110  # one turn of the loop
-        await asyncio.sleep(0)
+    await wait_until(lambda: servicer.calls, step_s=0)
 
     call.cancel()
     await asyncio.wait({call})

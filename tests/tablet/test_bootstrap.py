@@ -127,7 +127,7 @@ def test_what_a_start_has_seen_survives_a_power_cut(what: str):
         step += 1
         disk = a_disk(step, survival=0.0)
         write(disk, 1)
-        disk.crash_at_step, disk.power_cut = disk.steps + step, disk.kill  # type: ignore[method-assign]
+        disk.crash_at_step, disk.power_cut = disk.steps + step, disk.kill
         try:
             write(disk, 2)
             break

@@ -11,6 +11,7 @@ from kudu_py.common.ids import ServerId, mint_id
 from kudu_py.pb import consensus_pb2, master_pb2, tserver_pb2
 from kudu_py.pb.master_pb2_grpc import MasterServiceServicer, add_MasterServiceServicer_to_server
 from kudu_py.testing.sim_network import SimNetwork, SimServer
+from kudu_py.testing.waiting import wait_until
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -72,25 +73,19 @@ async def masters_of(servers: Any, count: int = 1) -> list[ScriptedMaster]:
     return masters
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30.0):
-        while not holds():  # noqa: ASYNC110  # whatever it asks, nobody tells when it changes
-            await asyncio.sleep(0.001)
-
-
 def test_the_first_heartbeat_registers_and_reports_in_full(simulate: Simulate, serving: Any):
     async def main() -> None:
         async with serving(masters=ADDRESSES[:1]) as servers:
             tablet_id = await servers.create()
             (master,) = await masters_of(servers)
-            await until(lambda: bool(master.reports()))
+            await wait_until(lambda: bool(master.reports()))
             first = master.heartbeats[0]
             assert first.ts_uuid == servers.servers[0].uuid
             assert first.registration.rpc_address == servers.servers[0].address
             assert first.instance_sequence > 0
             assert not first.tablet_report.is_incremental
             assert [tablet.tablet_id for tablet in first.tablet_report.updated_tablets] == [tablet_id]
-            await until(lambda: len(master.heartbeats) > 2)
+            await wait_until(lambda: len(master.heartbeats) > 2)
             assert not master.heartbeats[-1].HasField("registration")
 
     simulate(main())
@@ -100,7 +95,7 @@ def test_a_new_leader_is_reported_at_once(simulate: Simulate, serving: Any):
     async def main() -> None:
         async with serving(masters=ADDRESSES[:1]) as servers:
             (master,) = await masters_of(servers)
-            await until(lambda: len(master.heartbeats) > 1)
+            await wait_until(lambda: len(master.heartbeats) > 1)
             tablet_id = await servers.create()
             elected = asyncio.get_running_loop().time()
 
@@ -111,7 +106,7 @@ def test_a_new_leader_is_reported_at_once(simulate: Simulate, serving: Any):
                     for tablet in report.updated_tablets
                 )
 
-            await until(leads)
+            await wait_until(leads)
             assert asyncio.get_running_loop().time() - elected < 0.05
             last = master.reports()[-1]
             assert last.is_incremental
@@ -140,19 +135,19 @@ def test_a_report_that_was_not_taken_in_is_repeated_under_its_number(simulate: S
     async def main() -> None:
         async with serving(masters=ADDRESSES[:1]) as servers:
             (master,) = await masters_of(servers)
-            await until(lambda: len(master.heartbeats) > 1)
+            await wait_until(lambda: len(master.heartbeats) > 1)
             taken = master.reports()[-1].sequence
             master.takes_reports = False
             tablet_id = await servers.create()
-            await until(lambda: len(master.reports()) > 3)
+            await wait_until(lambda: len(master.reports()) > 3)
             unheard = [report for report in master.reports() if report.sequence > taken]
             assert {report.sequence for report in unheard} == {taken + 1}
             master.takes_reports = True
             seen = len(master.reports())
-            await until(lambda: len(master.reports()) > seen)
+            await wait_until(lambda: len(master.reports()) > seen)
             assert [tablet.tablet_id for tablet in master.reports()[seen].updated_tablets] == [tablet_id]
             await servers.servers[0].tablet_server.manager.delete_tablet(tablet_id)
-            await until(
+            await wait_until(
                 lambda: any(
                     tablet.data_state == tserver_pb2.DELETED and report.sequence > taken + 1
                     for report in master.reports()
@@ -171,7 +166,7 @@ def test_a_master_that_asks_gets_registration_and_full_report(simulate: Simulate
             await asyncio.sleep(3.0)
             seen = len(master.heartbeats)
             master.wants_full = master.wants_registration = True
-            await until(lambda: len(master.heartbeats) > seen + 1)
+            await wait_until(lambda: len(master.heartbeats) > seen + 1)
             asked = master.heartbeats[seen + 1]
             assert asked.HasField("registration")
             assert not asked.tablet_report.is_incremental
@@ -192,7 +187,7 @@ def test_followers_hear_that_the_server_lives_and_a_new_leader_gets_everything(s
             assert not any(beat.HasField("tablet_report") for beat in follower.heartbeats[1:])
             leader.is_leader, follower.is_leader = False, True
             seen = len(follower.reports())
-            await until(lambda: len(follower.reports()) > seen)
+            await wait_until(lambda: len(follower.reports()) > seen)
             report = follower.reports()[seen]
             assert not report.is_incremental
             assert len(report.updated_tablets) == 1
@@ -210,9 +205,13 @@ def test_a_master_that_is_away_is_called_again_and_told_everything(simulate: Sim
             await asyncio.sleep(30.0)
             seen = len(master.heartbeats)
             await master.start()
-            await until(lambda: len(master.heartbeats) > seen)
-            await until(lambda: any(not beat.tablet_report.is_incremental and beat.HasField("tablet_report")
-                                    for beat in master.heartbeats[seen:]))  # fmt: skip
+            await wait_until(lambda: len(master.heartbeats) > seen)
+            await wait_until(
+                lambda: any(
+                    not beat.tablet_report.is_incremental and beat.HasField("tablet_report")
+                    for beat in master.heartbeats[seen:]
+                )
+            )
             assert servers.servers[0].fatal == []
 
     simulate(main())
@@ -225,7 +224,7 @@ def test_an_older_process_of_the_same_server_ends(simulate: Simulate, serving: A
             master.error = KuduError(ErrorCode.ALREADY_PRESENT, "a later process has been heard of")
             await master.start()
             server = servers.servers[0]
-            await until(lambda: bool(server.fatal))
+            await wait_until(lambda: bool(server.fatal))
             assert isinstance(server.fatal[0], KuduError)
             server.fatal.clear()
 
@@ -240,6 +239,8 @@ def test_row_counts_of_leaders_are_reported_now_and_then(simulate: Simulate, ser
             (master,) = await masters_of(servers)
             tablet_id = await servers.create()
             await servers.stub().Write(request_of(tablet_id, batch_of([(key, key, None) for key in range(77)])))
-            await until(lambda: any(t.row_count == 77 for report in master.reports() for t in report.updated_tablets))
+            await wait_until(
+                lambda: any(t.row_count == 77 for report in master.reports() for t in report.updated_tablets)
+            )
 
     simulate(main())

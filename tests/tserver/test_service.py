@@ -17,6 +17,7 @@ from kudu_py.common.wire import predicate_to_pb
 from kudu_py.pb import common_pb2, tserver_pb2
 from kudu_py.rpc.status import from_error_detail, from_rpc_error
 from kudu_py.testing.replica_group import SCHEMA, Row, batch_of, request_of
+from kudu_py.testing.waiting import wait_until
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
 ROWS: list[Row] = [(key, key * 10 if key % 3 else None, f"row {key}") for key in range(100)]
@@ -293,8 +294,7 @@ def test_a_scan_that_is_left_lets_go_of_its_snapshot(simulate: Simulate, serving
             await call.read()
             call.cancel()
             scanners = servers.servers[0].tablet_server.scanners
-            while len(scanners):  # noqa: ASYNC110  # nobody tells when it changes
-                await asyncio.sleep(0.01)
+            await wait_until(lambda: len(scanners) == 0)
             assert scanners.finished()[0].outcome in ("cancelled", "finished")
 
     simulate(main())

@@ -208,7 +208,7 @@ def crash_at(kind: type[SimDisk], seed: int, step: int, *, kills: bool = False) 
         life = prepared(kind, seed)
         life.disk._rng.seed(seed * 100_003 + step)
         if kills:
-            life.disk.power_cut = life.disk.kill  # type: ignore[method-assign]
+            life.disk.power_cut = life.disk.kill
         life.disk.crash_at_step = step
         await life.until_crash(life.workload())
         if kills:

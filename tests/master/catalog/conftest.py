@@ -97,6 +97,6 @@ def plan(make: Make) -> Callable[..., CatalogChange]:
             "servers": make.servers(3), "options": CatalogOptions(), "rng": random.Random(7), "now_micros": 5,
         }  # fmt: skip
         state = given.pop("state", CatalogState())
-        return plan_create_table(state, request, **{**arguments, **given})  # type: ignore[arg-type]
+        return plan_create_table(state, request, **{**arguments, **given})
 
     return run
