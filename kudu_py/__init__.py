@@ -6,7 +6,8 @@
 The layers, of which each imports only what is below:
     testing, cli            simulator and harness; the command
     tserver, master         the two daemons, which meet over gRPC only
-    tablet, daemon, webui, client
+    daemon                  the process around a server
+    tablet, webui, client   never each other
     consensus               Raft: the machine and its drivers
     rpc, wal                gRPC plumbing; the log of one tablet
     env                     time, disk and workers

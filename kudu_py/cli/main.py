@@ -8,15 +8,11 @@ from __future__ import annotations
 import sys
 from typing import Annotated, NoReturn
 
+import typer
+
 from kudu_py import __version__
-from kudu_py.daemon import grpc_environment
-
-grpc_environment.apply()
-
-import typer  # noqa: E402 - the environment must be set before anything imports grpc
-
-from kudu_py.cli import cluster, daemons, demo, playground_group, table, tserver  # noqa: E402
-from kudu_py.common.errors import ErrorCode, KuduError  # noqa: E402
+from kudu_py.cli import cluster, daemons, demo, playground_group, table, tserver
+from kudu_py.common.errors import ErrorCode, KuduError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
