@@ -29,8 +29,8 @@ _ROW_SCHEMAS_MAX = 256
 """Arrow schemas kept for one schema: clients that set some columns only need one each, and may name any."""
 
 MAX_ROWS_PER_BATCH = 1 << 20
-_MIN_DATE_DAYS = -719_162
-_MAX_DATE_DAYS = 2_932_896
+MIN_DATE_DAYS = -719_162
+MAX_DATE_DAYS = 2_932_896
 
 
 @unique
@@ -120,8 +120,8 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
         KuduError: INVALID_ROW_BLOCK if the bytes are no such message; MISMATCHED_SCHEMA if a column id is unknown,
             repeated, or a key column is missing.
     """
-    positions = _positions_of(schema, column_ids) if column_ids else schema.all_positions
-    wire_schema, rows_schema = _arrow_schemas(schema, positions, has_unset)
+    positions = positions_of(schema, column_ids) if column_ids else schema.all_positions
+    wire_schema, rows_schema = arrow_schemas(schema, positions, has_unset)
     try:
         message = pa.ipc.read_message(payload)
         if message.type != "record batch":
@@ -190,7 +190,7 @@ def _facts(metadata: pa.Buffer) -> tuple[int, bool]:
     return number(nodes + number(nodes)) if nodes else 0, field(batch, 3) != 0
 
 
-def _arrow_schemas(schema: Schema, positions: tuple[int, ...], has_unset: bool) -> tuple[pa.Schema, pa.Schema]:
+def arrow_schemas(schema: Schema, positions: tuple[int, ...], has_unset: bool) -> tuple[pa.Schema, pa.Schema]:
     """The Arrow schemas of the wire form and of its rows alone; made once, as a small batch costs less than they."""
     known = schema.row_schemas.get((positions, has_unset))
     if known is None:
@@ -204,7 +204,7 @@ def _arrow_schemas(schema: Schema, positions: tuple[int, ...], has_unset: bool) 
     return known
 
 
-def _positions_of(schema: Schema, column_ids: tuple[int, ...]) -> tuple[int, ...]:
+def positions_of(schema: Schema, column_ids: tuple[int, ...]) -> tuple[int, ...]:
     by_id = {column.column_id: i for i, column in enumerate(schema.columns)}
     positions = []
     for column_id in column_ids:
@@ -305,7 +305,7 @@ def _validate_cells(name: str, kind: DataType, cells: pa.Array, max_characters: 
 
 def _validate_dates(name: str, cells: pa.Array) -> None:
     days = cells.cast(pa.int32())
-    outside = pc.or_(pc.less(days, _MIN_DATE_DAYS), pc.greater(days, _MAX_DATE_DAYS))
+    outside = pc.or_(pc.less(days, MIN_DATE_DAYS), pc.greater(days, MAX_DATE_DAYS))
     row = int(pc.index(outside, True).as_py())
     if row >= 0:
         raise _refused(ErrorCode.INVALID_MUTATION, row, f"column {name!r} has a date outside the years 0001 to 9999")
