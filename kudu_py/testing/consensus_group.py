@@ -7,6 +7,7 @@ that the same group runs on virtual time with simulated disks and networks, or o
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from kudu_py.consensus.entry import Entry
 from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord
 from kudu_py.consensus.peer_links import PeerLinkOptions, PeerLinks
 from kudu_py.consensus.raft_consensus import ConsensusOptions, RaftConsensus
+from kudu_py.consensus.rounds import Round
 from kudu_py.consensus.service import ConsensusServicer
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
@@ -30,7 +32,7 @@ from kudu_py.pb.consensus_pb2_grpc import add_ConsensusServiceServicer_to_server
 from kudu_py.rpc.calls import AddToServer
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.testing.sim_clock import SimClock
-from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
+from kudu_py.testing.sim_disk import Fault, Operation, SimDisk, SimDiskThreads
 from kudu_py.testing.sim_network import SimNetwork, SimNetworkOptions
 from kudu_py.testing.waiting import wait_until
 from kudu_py.wal.log import Log
@@ -190,6 +192,10 @@ class GroupServer:
 
     # As `ReplicaLookup`.
 
+    def propose(self, payload: bytes = b"x") -> Round:
+        """A write on its way."""
+        return self.raft.propose(EntryKind.WRITE, payload)
+
     def consensus(self, tablet_id: TabletId) -> RaftConsensus:
         if self.replica is None or tablet_id != self.tablet_id:
             raise KuduError(ErrorCode.TABLET_NOT_FOUND, f"tablet {tablet_id} is not here")
@@ -310,6 +316,15 @@ class SimGroup:
             holds, timeout_s=timeout_s, step_s=_POLL_S, state=lambda: "\n".join(["servers:", *map(str, self.servers)])
         )
 
+    def fill_disk(self, server: GroupServer) -> Fault:
+        """From now on there is no room for another segment of the log."""
+        disk = self.disks[self.servers.index(server)]
+        return disk.inject(Fault(Operation.CREATE, errno.ENOSPC, path_contains="/wal/wal-", times=None))
+
+    def others(self, *servers: GroupServer) -> list[GroupServer]:
+        """All but these."""
+        return [server for server in self.servers if server not in servers]
+
     def leaders(self) -> list[GroupServer]:
         """Whoever takes writes."""
         return [server for server in self.servers if server.replica is not None and server.raft.is_leader_ready()]
@@ -326,7 +341,7 @@ class SimGroup:
             leader = await self.leader(among)
             try:
                 async with asyncio.timeout(5.0):
-                    await leader.raft.propose(EntryKind.WRITE, payload).future
+                    await leader.propose(payload).future
             except (KuduError, TimeoutError):
                 await asyncio.sleep(_POLL_S)
             else:

@@ -90,7 +90,6 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def measure(server: object, callers: int, options: argparse.Namespace) -> dict[str, float]:
-    from kudu_py.consensus.core.model import EntryKind
     from kudu_py.testing.consensus_group import GroupServer
 
     assert isinstance(server, GroupServer)
@@ -99,7 +98,7 @@ async def measure(server: object, callers: int, options: argparse.Namespace) -> 
 
     async def call() -> None:
         while (begun := time.perf_counter()) < end:
-            await server.raft.propose(EntryKind.WRITE, payload).future
+            await server.propose(payload).future
             latencies.append(time.perf_counter() - begun)
 
     cpu = time.process_time()

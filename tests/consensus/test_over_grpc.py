@@ -11,7 +11,6 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from kudu_py.common.ids import ServerId, TabletId, mint_id
-from kudu_py.consensus.core.model import EntryKind
 from kudu_py.consensus.peer_links import PeerLinkOptions, Transport
 from kudu_py.env.clock import SystemClock
 from kudu_py.env.posix_disk import PosixDiskThreads
@@ -63,13 +62,13 @@ async def story(directory, transport):
 
     await wait_until(ready)
     first = ready()[0]
-    rounds = [first.raft.propose(EntryKind.WRITE, bytes([i]) * 100) for i in range(200)]
+    rounds = [first.propose(bytes([i]) * 100) for i in range(200)]
     await asyncio.gather(*(pending.future for pending in rounds))
     assert await first.raft.read_index() >= rounds[-1].op_id.index
     await first.stop()
     await wait_until(ready)
     second = ready()[0]
-    await second.raft.propose(EntryKind.WRITE, b"after").future
+    await second.propose(b"after").future
     await first.start()
     await wait_until(lambda: len({server.raft.applied_index for server in servers}) == 1)
     for server in servers:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from kudu_py.common.errors import KuduError, Verdict
-from kudu_py.consensus.core.model import EntryKind, Role
+from kudu_py.consensus.core.model import Role
 from kudu_py.consensus.peer_links import PeerLinkOptions, Transport
 from kudu_py.testing import sim_loop
 from kudu_py.testing.consensus_group import SimGroup
@@ -30,7 +30,7 @@ async def write_on(group, rng, number, acknowledged, failed, stop):
         payload = f"{number}.{count}".encode()
         try:
             async with asyncio.timeout(rng.choice([0.05, 1.0, 5.0])):
-                await rng.choice(leaders).raft.propose(EntryKind.WRITE, payload).future
+                await rng.choice(leaders).propose(payload).future
             acknowledged.add(payload)
         except TimeoutError:
             pass

@@ -1,0 +1,80 @@
+"""Followers that cannot take what their leader sends, and messages that no leader sends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.pb import consensus_pb2
+from kudu_py.testing.consensus_group import SimGroup
+
+
+def test_followers_short_of_memory_take_no_entries_and_still_hear_their_leader(simulate, link_options):
+    async def story():
+        group = SimGroup(link_options=link_options)
+        await group.start()
+        leader = await group.leader()
+        await group.settle()
+        term = leader.raft.term
+        for server in group.others(leader):
+            server.has_room = False
+        pending = leader.propose()
+        await asyncio.sleep(10)
+        assert [server.raft.term for server in group.servers] == [term] * 3
+        assert not pending.future.done()
+        assert all(server.raft.last_op_id < pending.op_id for server in group.others(leader))
+        group.others(leader)[0].has_room = True
+        await pending.future
+        await group.stop()
+
+    simulate(story())
+
+
+def test_a_follower_without_the_tablet_is_named_for_a_copy(simulate, link_options):
+    async def story():
+        group = SimGroup(link_options=link_options)
+        await group.start()
+        leader = await group.leader()
+        lost = group.others(leader)[0]
+        await lost.raft.stop()
+        lost.replica = None  # its server answers TABLET_NOT_FOUND
+        await group.wait_until(lambda: lost.uuid in leader.copies_wanted)
+        await leader.propose().future
+        await group.stop()
+
+    simulate(story())
+
+
+def test_messages_that_no_leader_sends_change_nothing(simulate):
+    async def story():
+        group = SimGroup()
+        await group.start()
+        leader = await group.leader()
+        await group.settle()
+        follower, other = group.others(leader)
+        term = leader.raft.term
+        good = consensus_pb2.UpdateConsensusRequest(
+            tablet_id=follower.tablet_id, caller_uuid=leader.uuid, caller_term=term
+        )
+        good.preceding_op_id.term, good.preceding_op_id.index = follower.raft.last_op_id
+        for spoil, code in [
+            (lambda r: setattr(r, "caller_uuid", other.uuid), ErrorCode.ILLEGAL_STATE),
+            (lambda r: setattr(r, "caller_timestamp", 1 << 63), ErrorCode.ILLEGAL_STATE),
+            (lambda r: setattr(r.preceding_op_id, "term", term + 1), ErrorCode.INVALID_ARGUMENT),
+            (lambda r: r.entries.add(type=1), ErrorCode.INVALID_ARGUMENT),
+        ]:
+            bad = consensus_pb2.UpdateConsensusRequest()
+            bad.CopyFrom(good)
+            spoil(bad)
+            with pytest.raises(KuduError) as refused:
+                await follower.raft.handle_update(bad)
+            assert refused.value.code is code
+        assert (await follower.raft.handle_update(good)).accepted
+        with pytest.raises(KuduError):
+            await leader.raft.handle_update(good)
+        assert not any(server.fatal for server in group.servers)
+        await group.stop()
+
+    simulate(story())
