@@ -1,4 +1,4 @@
-"""Followers that cannot take what their leader sends, and messages that no leader sends."""
+"""Followers: what they put off, what they cannot take, and messages that no leader sends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.consensus.raft_consensus import ConsensusOptions
 from kudu_py.pb import consensus_pb2
-from kudu_py.testing.consensus_group import SimGroup
+from kudu_py.testing.consensus_group import TESTING_OPTIONS, SimGroup
 
 
 def test_followers_short_of_memory_take_no_entries_and_still_hear_their_leader(simulate, link_options):
@@ -75,6 +76,72 @@ def test_messages_that_no_leader_sends_change_nothing(simulate):
         with pytest.raises(KuduError):
             await leader.raft.handle_update(good)
         assert not any(server.fatal for server in group.servers)
+        await group.stop()
+
+    simulate(story())
+
+
+LAZY = ConsensusOptions(raft=TESTING_OPTIONS.raft, apply_lazy_s=20.0, apply_lazy_bytes_max=10_000)
+
+
+async def put_off(group, payload):
+    """A follower that knows of a committed write; the last index before that write."""
+    await group.start()
+    leader = await group.leader()
+    follower = group.others(leader)[0]
+    await follower.raft.wait_applied(leader.raft.last_op_id.index)
+    before = follower.raft.applied_index
+    await leader.propose(payload).future
+    await group.wait_until(lambda: follower.raft.commit_index > before)
+    return follower, before
+
+
+def test_a_follower_puts_off_for_a_while_what_nobody_waits_for(simulate):
+    async def story():
+        group = SimGroup(options=LAZY)
+        follower, before = await put_off(group, b"x")
+        await asyncio.sleep(10)
+        assert follower.raft.applied_index == before
+        await asyncio.sleep(11)
+        assert follower.raft.applied_index == before + 1
+        await group.stop()
+
+    simulate(story())
+
+
+def test_a_follower_applies_at_once_what_somebody_waits_for(simulate):
+    async def story():
+        group = SimGroup(options=LAZY)
+        follower, before = await put_off(group, b"x")
+        assert follower.raft.applied_index == before
+        asked = asyncio.get_running_loop().time()
+        await follower.raft.wait_applied(before + 1)
+        assert asyncio.get_running_loop().time() - asked < 0.01
+        await group.stop()
+
+    simulate(story())
+
+
+def test_a_follower_puts_off_no_more_than_its_bound(simulate):
+    async def story():
+        group = SimGroup(options=LAZY)
+        follower, before = await put_off(group, bytes(20_000))
+        await asyncio.sleep(0.01)
+        assert follower.raft.applied_index == before + 1
+        await group.stop()
+
+    simulate(story())
+
+
+def test_a_follower_that_is_elected_applies_what_it_had_put_off(simulate):
+    async def story():
+        group = SimGroup(options=LAZY)
+        follower, before = await put_off(group, b"x")
+        leader = await group.leader()
+        await leader.raft.leader_step_down(follower.uuid)
+        await group.wait_until(follower.raft.is_leader_ready, timeout_s=5.0)
+        assert follower.raft.applied_index > before
+        assert follower.machine.payloads == [b"x"]
         await group.stop()
 
     simulate(story())
