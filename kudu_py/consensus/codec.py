@@ -8,9 +8,11 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.hybrid_time import HybridTime
 from kudu_py.common.ids import ServerId, is_id
 from kudu_py.common.opid import OpId
+from kudu_py.common.wire import op_id_from_pb as op_id_from_pb
+from kudu_py.common.wire import op_id_to_pb as op_id_to_pb
 from kudu_py.consensus.core.model import EntryKind, LogEntry, Member, MemberType, RaftConfig, Role
 from kudu_py.consensus.entry import Entry
-from kudu_py.pb import common_pb2, consensus_pb2
+from kudu_py.pb import consensus_pb2
 
 _KIND_TO_PB = {
     EntryKind.NO_OP: consensus_pb2.NO_OP,
@@ -28,16 +30,6 @@ _ROLE_TO_PB = {
     Role.NON_PARTICIPANT: consensus_pb2.NON_PARTICIPANT,
     Role.CANDIDATE: consensus_pb2.CANDIDATE,
 }
-
-
-def op_id_to_pb(op_id: OpId) -> common_pb2.OpId:
-    """`OpId` for the wire."""
-    return common_pb2.OpId(term=op_id.term, index=op_id.index)
-
-
-def op_id_from_pb(message: common_pb2.OpId) -> OpId:
-    """`OpId` from the wire; `(0, 0)` if it was left out."""
-    return OpId(message.term, message.index)
 
 
 def role_to_pb(role: Role) -> consensus_pb2.Role.ValueType:
@@ -109,7 +101,7 @@ def entry_from_pb(message: consensus_pb2.LogEntry, record: bytes) -> Entry:
     kind = _KIND_FROM_PB.get(message.type)
     if kind is None:
         raise KuduError(ErrorCode.CORRUPTION, f"entry {message.op_id.index} is of the unknown type {message.type}")
-    op_id = OpId(message.op_id.term, message.op_id.index)
+    op_id = op_id_from_pb(message.op_id)
     return Entry(op_id, HybridTime(message.timestamp), kind, message.payload, record)
 
 

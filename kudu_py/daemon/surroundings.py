@@ -8,21 +8,18 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from kudu_py.common.ids import ServerId
+from kudu_py.common.ids import RandomBits, ServerId
 from kudu_py.env.clock import Clock
 from kudu_py.env.disk import DiskThreads
 from kudu_py.env.workers import Workers
 from kudu_py.rpc.calls import AddToServer
 from kudu_py.rpc.dialer import Dialer
+from kudu_py.rpc.retry import RandomFraction
 from kudu_py.tablet.directories import ReplicaDirectories
 
 
-class Chance(Protocol):
+class Chance(RandomBits, RandomFraction, Protocol):
     """What of `random.Random` a server draws with: ids, and timeouts."""
-
-    def getrandbits(self, k: int, /) -> int: ...
-
-    def random(self) -> float: ...
 
 
 class ServiceRegistry(Protocol):

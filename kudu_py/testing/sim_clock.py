@@ -1,4 +1,4 @@
-"""`SimClock`: a node's clocks on virtual time; its wall clock may be off and may drift."""
+"""Clocks of tests: `SimClock` follows a loop's virtual time, `HandClock` is moved by hand."""
 
 from __future__ import annotations
 
@@ -28,3 +28,26 @@ class SimClock:
         """Virtual microseconds since the epoch."""
         elapsed = self.monotonic()
         return EPOCH_MICROS + round((elapsed * (1.0 + self.drift) + self.offset_s) * 1e6)
+
+
+class HandClock:
+    """Stands still until it is moved; both its clocks show the same.
+
+    Attributes:
+        micros: since its beginning, which is the epoch.
+    """
+
+    def __init__(self, start_s: int = 100) -> None:
+        self.micros = start_s * 1_000_000
+
+    def advance(self, seconds: float) -> None:
+        """Moves it; back, if negative."""
+        self.micros += round(seconds * 1e6)
+
+    def monotonic(self) -> float:
+        """Seconds since its beginning."""
+        return self.micros / 1e6
+
+    def wall_micros(self) -> int:
+        """Microseconds since the epoch."""
+        return self.micros

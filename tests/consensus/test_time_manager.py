@@ -9,22 +9,10 @@ from kudu_py.common.hybrid_time import HybridTime, from_micros
 from kudu_py.common.ids import ServerId
 from kudu_py.consensus.time_manager import TimeManager
 from kudu_py.env.clock import HybridClock
+from kudu_py.testing.sim_clock import HandClock
 
 A, B, C = (ServerId(letter * 32) for letter in "abc")
 SECOND = 1_000_000
-
-
-class HandClock:
-    """A clock that is set by hand."""
-
-    def __init__(self):
-        self.micros = 100 * SECOND
-
-    def monotonic(self):
-        return self.micros / 1e6
-
-    def wall_micros(self):
-        return self.micros
 
 
 @pytest.fixture
@@ -41,7 +29,7 @@ def test_assigned_timestamps_rise_above_all_seen_even_if_the_clock_falls_back(ti
     first = time.assign()
     time.observe(from_micros(103 * SECOND), "a leader")
     second = time.assign()
-    clock.micros -= 50 * SECOND
+    clock.advance(-50)
     assert first < from_micros(103 * SECOND) < second < time.assign()
 
 
@@ -91,5 +79,5 @@ def test_a_new_leader_waits_out_the_timestamps_in_its_log(time, clock):
     assert time.wait_before_writes_s() == 0
     time.begin_leadership()
     assert time.wait_before_writes_s() == pytest.approx(4.0)
-    clock.micros += 4 * SECOND
+    clock.advance(4)
     assert time.wait_before_writes_s() == 0

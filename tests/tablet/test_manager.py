@@ -19,16 +19,11 @@ from kudu_py.pb import consensus_pb2
 from kudu_py.pb.consensus_pb2_grpc import ConsensusServiceStub
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.tablet_replica import ReplicaState
+from kudu_py.testing.refusals import refusal
 from kudu_py.testing.replica_group import ReplicaGroup, ReplicaHost, batch_of, rows_of
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
 DIRECTORIES = ReplicaDirectories("/data")
-
-
-async def refusal(work: Coroutine[Any, Any, object]) -> KuduError:
-    with pytest.raises(KuduError) as raised:
-        await work
-    return raised.value
 
 
 async def started(size: int = 1) -> tuple[ReplicaGroup, ReplicaHost]:

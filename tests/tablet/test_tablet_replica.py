@@ -19,6 +19,7 @@ from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.retained_results import REMEMBER_CLIENTS_MICROS
 from kudu_py.tablet.scan_spec import ScanSpec
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
+from kudu_py.testing.refusals import refusal
 from kudu_py.testing.replica_group import (
     SCHEMA,
     TESTING_OPTIONS,
@@ -53,12 +54,6 @@ def a_write(
     return request_of(
         replica.tablet_id, batch_of(rows, operation), client_id=CLIENT, sequence=sequence, first_attempt_time=now
     )
-
-
-async def refusal(work: Coroutine[Any, Any, object]) -> KuduError:
-    with pytest.raises(KuduError) as raised:
-        await work
-    return raised.value
 
 
 # Restarts.

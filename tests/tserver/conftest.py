@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,6 @@ from kudu_py.pb import tserver_admin_pb2
 from kudu_py.pb.tserver_admin_pb2_grpc import TabletServerAdminServiceStub
 from kudu_py.pb.tserver_pb2_grpc import TabletServerServiceStub
 from kudu_py.tablet.tablet_replica import TabletReplica
-from kudu_py.testing import sim_loop
 from kudu_py.testing.replica_group import SCHEMA
 from kudu_py.testing.sim_network import SimNetwork
 from kudu_py.testing.sim_tserver import TESTING_SETTINGS, SimTabletServer
@@ -82,12 +81,6 @@ class Servers:
     def number_of(self, uuid: ServerId) -> int:
         """Which server this is."""
         return next(number for number, server in enumerate(self.servers) if server.uuid == uuid)
-
-
-@pytest.fixture
-def simulate() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a coroutine to its end on virtual time."""
-    return lambda main: sim_loop.run(main, seed=1)
 
 
 @pytest.fixture

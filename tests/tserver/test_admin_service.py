@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import grpc.aio
 import pytest
 
-from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.errors import ErrorCode
 from kudu_py.pb import consensus_pb2, tserver_admin_pb2
-from kudu_py.rpc.status import from_rpc_error
+from kudu_py.testing.refusals import refusal
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-async def refusal(call: Any) -> KuduError:
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call
-    return from_rpc_error(raised.value)
 
 
 def test_a_tablet_is_created_and_deleted(simulate: Simulate, serving: Any):

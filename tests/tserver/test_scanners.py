@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.hybrid_time import HybridTime
+from kudu_py.testing.sim_clock import HandClock
 from kudu_py.tserver.scanners import FINISHED_KEPT, Scanner, Scanners
-
-
-@dataclass
-class HandClock:
-    """A clock that is moved by hand."""
-
-    now: float = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_micros(self) -> int:
-        return 0
 
 
 def make(running_max: int = 2) -> tuple[Scanners, HandClock]:
@@ -61,7 +48,7 @@ def test_a_scan_whose_client_takes_nothing_expires_and_lets_go_of_its_snapshot()
     closed: list[bool] = []
     with scanners.admit("t", "q") as scanner:
         begun(scanners, scanner, closed)
-        clock.now += 61
+        clock.advance(61)
         assert scanners.expire() == 1
         assert closed == [True]
         assert len(scanners) == 0
@@ -76,7 +63,7 @@ def test_a_scan_that_goes_on_does_not_expire():
     with scanners.admit("t", "q") as scanner:
         begun(scanners, scanner, [])
         for _ in range(5):
-            clock.now += 50
+            clock.advance(50)
             assert scanners.expire() == 0
             with scanners.advancing(scanner):
                 scanner.next_batch()
@@ -87,7 +74,7 @@ def test_a_batch_that_takes_long_to_make_does_not_expire_its_scan():
     with scanners.admit("t", "q") as scanner:
         begun(scanners, scanner, [])
         with scanners.advancing(scanner):
-            clock.now += 600
+            clock.advance(600)
             assert scanners.expire() == 0
         assert scanners.expire() == 0
 

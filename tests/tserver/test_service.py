@@ -16,6 +16,7 @@ from kudu_py.common.row_batch import RowOperation
 from kudu_py.common.wire import predicate_to_pb
 from kudu_py.pb import common_pb2, tserver_pb2
 from kudu_py.rpc.status import from_error_detail, from_rpc_error
+from kudu_py.testing.refusals import refusal
 from kudu_py.testing.replica_group import SCHEMA, Row, batch_of, request_of
 from kudu_py.testing.waiting import wait_until
 
@@ -36,12 +37,6 @@ async def scan(stub: Any, request: tserver_pb2.ScanRequest) -> tuple[list[tuple[
             rows.extend(zip(*(column.to_pylist() for column in batch.columns), strict=True))
     assert not any(response.arrow_schema for response in responses[1:])
     return rows, responses
-
-
-async def refusal(call: Any) -> KuduError:
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call
-    return from_rpc_error(raised.value)
 
 
 async def scan_refusal(stub: Any, request: tserver_pb2.ScanRequest) -> KuduError:

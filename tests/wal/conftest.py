@@ -1,14 +1,13 @@
 """A log on a simulated disk, on virtual time."""
 
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from kudu_py.common.opid import MIN_OP_ID, OpId
-from kudu_py.testing import sim_loop
 from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
 from kudu_py.wal import Log, Record, WalOptions
 
@@ -93,12 +92,6 @@ def rig() -> Rig:
 @pytest.fixture
 def make_rig() -> type[Rig]:
     return Rig
-
-
-@pytest.fixture
-def simulate() -> Callable[[Coroutine[Any, Any, Any]], Any]:
-    """Runs a coroutine on virtual time with a shuffled order of what is ready."""
-    return lambda main: sim_loop.run(main, seed=1)
 
 
 @pytest.fixture
