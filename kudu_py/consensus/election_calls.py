@@ -11,7 +11,7 @@ from kudu_py.common.errors import KuduError
 from kudu_py.common.hybrid_time import HybridTime
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.consensus.codec import op_id_to_pb
-from kudu_py.consensus.core.events import Event, VoteAnswered
+from kudu_py.consensus.core.events import Event, HandoverFailed, VoteAnswered
 from kudu_py.consensus.core.model import Member
 from kudu_py.consensus.core.output import SendRunElection, SendVoteRequest
 from kudu_py.consensus.peer_links import PeerLinks
@@ -81,5 +81,5 @@ class ElectionCalls:
                 address=successor.address,
             )
         except KuduError as error:
-            # The machine gives the handover up when its time is over.
             self.logger.info("handover_refused", successor=successor.uuid, term=message.term, error=str(error))
+            self.post(HandoverFailed(successor.uuid, message.term))

@@ -99,6 +99,24 @@ def test_a_leader_hands_over_to_the_chosen_successor(simulate):
     simulate(story())
 
 
+@pytest.mark.parametrize("number", range(2))
+def test_a_leader_hands_over_at_once_although_another_has_just_died(simulate, number):
+    async def story():
+        group = SimGroup()
+        await group.start()
+        leader = await group.leader()
+        await group.settle()
+        dead = group.others(leader)[number]
+        await group.crash(dead)
+        started = asyncio.get_running_loop().time()
+        await leader.raft.leader_step_down()
+        await group.leader(group.others(leader, dead))
+        assert asyncio.get_running_loop().time() - started < 0.2
+        await group.stop()
+
+    simulate(story())
+
+
 def test_a_handover_of_another_term_is_refused(simulate):
     async def story():
         group = SimGroup()

@@ -15,6 +15,7 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId
 from kudu_py.consensus.core.events import (
     ElectionRequested,
+    HandoverFailed,
     HardStateDurable,
     StepDownRequested,
     Token,
@@ -223,6 +224,16 @@ def start_transfer(state: ReplicaState, now: float, successor: ServerId | None, 
     """
     assert state.role is Role.LEADER, f"{state.uuid} hands over but does not lead"
     state.transfer = Transfer(successor, now + state.options.election_timeout_s)
+    advance_transfer(state, now, out)
+
+
+def on_handover_failed(state: ReplicaState, now: float, event: HandoverFailed, out: Output) -> None:
+    """Whoever was told to campaign will not: somebody else is."""
+    transfer = state.transfer
+    if transfer is None or event.term != state.term or event.peer != transfer.asked:
+        return
+    transfer.failed.add(event.peer)
+    transfer.asked = None
     advance_transfer(state, now, out)
 
 

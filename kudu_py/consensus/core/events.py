@@ -176,6 +176,14 @@ class StepDownRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class HandoverFailed:
+    """The follower that was told to campaign, by the leader of `term`, was not reached or would not."""
+
+    peer: ServerId
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
 class ElectionRequested:
     """A leader hands over (or an operator forces): campaign now, without pre-vote, whether or not a leader is alive.
 
@@ -214,6 +222,7 @@ Event = (
     | HardStateDurable
     | RoundsApplied
     | StepDownRequested
+    | HandoverFailed
     | ElectionRequested
     | ReadIndexRequested
 )

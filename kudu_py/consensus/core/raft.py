@@ -18,6 +18,7 @@ from kudu_py.consensus.core.events import (
     Event,
     FollowerBehindLog,
     FollowerLacksTablet,
+    HandoverFailed,
     HardStateDurable,
     LogStalled,
     ReadIndexRequested,
@@ -225,6 +226,8 @@ class Raft:
                 replication.on_follower_needs_copy(state, event, out)
             case StepDownRequested():
                 election.on_step_down_requested(state, now, event, out)
+            case HandoverFailed():
+                election.on_handover_failed(state, now, event, out)
             case ElectionRequested():
                 election.on_election_requested(state, now, event, out)
             case ConfigChangeProposed():

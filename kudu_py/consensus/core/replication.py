@@ -325,18 +325,29 @@ def on_follower_needs_copy(state: ReplicaState, event: FollowerLacksTablet | Fol
 
 
 def advance_transfer(state: ReplicaState, now: float, out: Output) -> None:
-    """Tells the successor to campaign once it has all entries, so that it can win; only one that was alive lately."""
+    """Tells the successor to campaign once it has all entries, so that it can win.
+
+    Of several the one that answered last: one that has just died still looks alive, and to ask it first costs the whole
+    time that a handover has.
+    """
     transfer = state.transfer
     assert transfer is not None, "no handover is under way"
     if transfer.asked is not None:
         return
     last = state.log.last.index
-    for row in state.voter_progress:
-        is_alive = row.has_answered and row.answered_at + state.options.election_timeout_s >= now
-        if row.match_index == last and is_alive and transfer.successor in (None, row.uuid):
-            transfer.asked = row.uuid
-            out.send.append(SendRunElection(row.uuid, state.term))
-            return
+    able = [
+        row
+        for row in state.voter_progress
+        if row.match_index == last
+        and transfer.successor in (None, row.uuid)
+        and row.uuid not in transfer.failed
+        and not row.is_paused
+        and row.has_answered
+        and row.answered_at + state.options.election_timeout_s >= now
+    ]
+    if able:
+        transfer.asked = max(able, key=lambda row: row.answered_at).uuid
+        out.send.append(SendRunElection(transfer.asked, state.term))
 
 
 # The leader: reads and time.

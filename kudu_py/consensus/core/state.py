@@ -48,11 +48,13 @@ class Transfer:
         successor: who is to lead; None: whoever has all entries first.
         deadline: when the attempt is given up and the leader goes on.
         asked: who was told to campaign; None until somebody had all entries.
+        failed: who was told in vain.
     """
 
     successor: ServerId | None
     deadline: float
     asked: ServerId | None = None
+    failed: set[ServerId] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)

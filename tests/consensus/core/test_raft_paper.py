@@ -13,6 +13,7 @@ from kudu_py.consensus.core.events import (
     ElectionRequested,
     EntriesDurable,
     EntryProposed,
+    HandoverFailed,
     HardStateDurable,
     ReadIndexRequested,
     RequestFailed,
@@ -400,6 +401,28 @@ class TestDissertation:
         assert not any(isinstance(message, SendRunElection) for message in out.send)
         assert acknowledge(raft, now, appends(pending)[B]).send == []
         assert acknowledge(raft, now, appends(pending)[C]).send == [SendRunElection(C, 1)]
+
+    def test_d_3_10_whoever_answered_last_is_asked_first_to_take_over(self):
+        for order in ((B, C), (C, B)):
+            raft = make_raft()
+            now = lead(raft)
+            for after_s, follower in zip((0.1, 0.2), order, strict=True):
+                raft.step(now + after_s, AppendAnswered(follower, 1, 1, True, OpId(1, 1), 1))
+            out = raft.step(now + 0.3, StepDownRequested(1, None))
+            assert out.send == [SendRunElection(order[1], 1)]
+
+    def test_d_3_10_when_the_successor_cannot_be_told_the_next_one_is(self):
+        raft = make_raft()
+        now = lead(raft)
+        (asked,) = raft.step(now, StepDownRequested(1, None)).send
+        other = C if asked.to == B else B
+        assert raft.step(now, HandoverFailed(other, 1)).send == []  # was not asked
+        assert raft.step(now, HandoverFailed(asked.to, 0)).send == []  # by another leader
+        assert raft.step(now, HandoverFailed(asked.to, 1)).send == [SendRunElection(other, 1)]
+        assert raft.step(now, HandoverFailed(other, 1)).send == []
+        raft.step(now + 0.9, AppendAnswered(B, 1, 1, True, OpId(1, 1), 1))
+        raft.step(now + 1.0, ClockAdvanced())
+        assert propose(raft, now + 1.0).accepted  # nobody can: it goes on to lead
 
     def test_d_3_10_a_leader_that_hands_over_takes_no_proposals_until_it_gives_up_waiting(self):
         raft = make_raft()
