@@ -197,7 +197,7 @@ class KuduClient:
             client_id=self.client_id,
             cache=self.cache,
             links=self._links,
-            pace=WritePace(),
+            pace=WritePace(self._links.flush),
             probe=self._probe,
             locator=self,
             clock=clock,

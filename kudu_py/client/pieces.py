@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from kudu_py.client.row_checker import UNSET
+from kudu_py.client.row_encoder import SMALL_ROWS_MAX, EncodedRows, RowEncoder
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.row_batch import RowBatch
 from kudu_py.common.schema import Schema
@@ -43,42 +45,32 @@ class Piece(Protocol):
 
 
 class RowPiece:
-    """One row operation.
+    """One row operation; who waits for it is told by what a subclass does in `written` and `failed`.
 
     Attributes:
         operation: its wire code.
         cells: a canonical value, None or UNSET per column of the schema.
     """
 
-    __slots__ = ("alone", "cells", "deadline", "on_done", "operation", "rows", "schema", "size_bytes")
+    __slots__ = ("alone", "cells", "deadline", "operation", "schema", "size_bytes")
+
+    rows = 1
 
     def __init__(
-        self,
-        schema: Schema,
-        operation: int,
-        cells: Sequence[object],
-        size_bytes: int,
-        deadline: float,
-        on_done: Callable[[int, ErrorCode | None, KuduError | None], None],
+        self, schema: Schema, operation: int, cells: Sequence[object], size_bytes: int, deadline: float
     ) -> None:
-        """
-        Args:
-            on_done: called once with the timestamp, and either nothing, a row error or an error of the whole Write.
-        """
         self.schema = schema
         self.operation = operation
         self.cells = cells
         self.size_bytes = size_bytes
         self.deadline = deadline
-        self.on_done = on_done
-        self.rows = 1
         self.alone = False
 
     def written(self, timestamp: int, errors: RowErrors) -> None:
-        self.on_done(timestamp, errors[0][1] if errors else None, None)
+        raise NotImplementedError
 
     def failed(self, error: KuduError) -> None:
-        self.on_done(0, None, error)
+        raise NotImplementedError
 
 
 class BatchPiece:
@@ -121,6 +113,22 @@ def fits_group(group: Piece, piece: Piece) -> bool:
     if isinstance(group, BatchPiece):
         return isinstance(piece, BatchPiece) and group.batch.positions == piece.batch.positions
     return isinstance(piece, RowPiece)
+
+
+def encode_group(pieces: Sequence[Piece], encoder: RowEncoder) -> EncodedRows:
+    """The wire form of the rows of pieces that fit one group, in order.
+
+    Args:
+        encoder: of the pieces' schema.
+    """
+    if isinstance(pieces[0], RowPiece) and len(pieces) <= SMALL_ROWS_MAX:
+        rows = cast("Sequence[RowPiece]", pieces)
+        try:
+            return encoder.encode(bytes([row.operation for row in rows]), [row.cells for row in rows])
+        except (OverflowError, struct.error):
+            pass  # Arrow has a form for it
+    batch = batch_of(pieces)
+    return EncodedRows(batch.encode(), batch.column_ids, batch.unset is not None)
 
 
 def batch_of(pieces: Sequence[Piece]) -> RowBatch:

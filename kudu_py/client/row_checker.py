@@ -32,15 +32,28 @@ _INTEGER_LIMITS = {DataType.INT8: 1 << 7, DataType.INT16: 1 << 15, DataType.INT3
 
 @dataclass(frozen=True, eq=False)
 class RowChecker:
-    """Turns rows of Python values into cells, for one schema; what it lets pass a server accepts."""
+    """Turns rows of Python values into cells, for one schema; what it lets pass a server accepts.
+
+    Attributes:
+        checks: per column, a value's canonical form.
+        limits: per column, the first int too large for it; 0 if it is not of an integer type.
+        are_text: per column, whether it is a STRING.
+    """
 
     schema: Schema
     checks: tuple[Callable[[object], object], ...]
+    limits: tuple[int, ...]
+    are_text: tuple[bool, ...]
 
     @classmethod
     def of(cls, schema: Schema) -> RowChecker:
         """The checker of a schema."""
-        return cls(schema, tuple(_cell_check(column) for column in schema.columns))
+        return cls(
+            schema,
+            tuple(_cell_check(column) for column in schema.columns),
+            tuple(_INTEGER_LIMITS.get(column.type, 0) for column in schema.columns),
+            tuple(column.type is DataType.STRING for column in schema.columns),
+        )
 
     def cells(self, operation: RowOperation, values: Sequence[object]) -> tuple[list[object], int]:
         """The canonical cells of a row and about what they take in memory.
@@ -58,19 +71,35 @@ class RowChecker:
         size = 16 * len(values)
         key_count = self.schema.key_count
         key_bytes = 0
+        limits = self.limits
+        deletes = operation in _DELETES
         for i, value in enumerate(values):
-            if value is None or value is UNSET:
+            cell: object
+            # Plain ints and ASCII text, most of all cells, are their own canonical form. (Only text that is not ASCII
+            # can hold what UTF-8 cannot: lone surrogates.)
+            if type(value) is int and -limits[i] <= value < limits[i]:
+                cell = value
+            elif value is None or value is UNSET:
                 cells.append(self._check_missing(operation, i, value))
                 continue
-            cell = self.checks[i](value)
-            if isinstance(cell, str | bytes):
-                length = len(cell) if isinstance(cell, bytes) or cell.isascii() else len(cell.encode())
-                if length > MAX_CELL_BYTES:
-                    raise self._refused(i, f"has {length} bytes; the limit is {MAX_CELL_BYTES}")
-                size += length
-                if i < key_count:
-                    key_bytes += length
-            if i >= key_count and operation in _DELETES:
+            else:
+                length = -1
+                if type(value) is str and self.are_text[i] and value.isascii():
+                    cell = value
+                    length = len(value)
+                else:
+                    cell = self.checks[i](value)
+                    if isinstance(cell, bytes):
+                        length = len(cell)
+                    elif isinstance(cell, str):
+                        length = len(cell.encode())
+                if length >= 0:
+                    if length > MAX_CELL_BYTES:
+                        raise self._refused(i, f"has {length} bytes; the limit is {MAX_CELL_BYTES}")
+                    size += length
+                    if i < key_count:
+                        key_bytes += length
+            if deletes and i >= key_count:
                 raise self._refused(i, "is not part of the primary key; a delete takes the key columns alone")
             cells.append(cell)
         if key_bytes > MAX_ENCODED_KEY_BYTES:
@@ -110,15 +139,6 @@ def cell_value(column: ColumnSchema, value: object) -> object:
 def _cell_check(column: ColumnSchema) -> Callable[[object], object]:
     """`canonical` for one column, with a short way for the plain Python type."""
     kind = column.type
-    limit = _INTEGER_LIMITS.get(kind)
-    if limit is not None:
-
-        def check_integer(value: object) -> object:
-            if type(value) is int and -limit <= value < limit:
-                return value
-            return canonical(column, value)
-
-        return check_integer
     if kind is DataType.VARCHAR:
 
         def check_varchar(value: object) -> object:
@@ -138,11 +158,4 @@ def _cell_check(column: ColumnSchema) -> Callable[[object], object]:
             return value if type(value) is plain else canonical(column, value)
 
         return check_plain
-    if kind is DataType.STRING:
-
-        def check_string(value: object) -> object:
-            # Only text that is not ASCII can hold what UTF-8 cannot (lone surrogates).
-            return value if type(value) is str and value.isascii() else canonical(column, value)
-
-        return check_string
     return lambda value: cell_value(column, value)

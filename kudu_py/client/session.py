@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TYPE_CHECKING, Any
@@ -110,6 +110,56 @@ class _Epoch:
             await asyncio.shield(self.waiter)
 
 
+class _Row(RowPiece):
+    """One row of a session."""
+
+    __slots__ = ("epoch", "future", "session", "source")
+
+    def __init__(
+        self,
+        session: KuduSession,
+        source: WriteOperation,
+        cells: list[object],
+        size_bytes: int,
+        future: asyncio.Future[None] | None,
+    ) -> None:
+        """
+        Args:
+            future: for the outcome; None: an error is kept by the session.
+        """
+        RowPiece.__init__(self, source.table.schema, source.operation, cells, size_bytes, 0.0)
+        self.session = session
+        self.source = source
+        self.future = future
+        self.epoch = session._epoch
+
+    def written(self, timestamp: int, errors: RowErrors) -> None:
+        if errors:
+            source = self.source
+            self.failed(_row_error(source.table, source.operation, self.key, errors[0][1]))
+            return
+        self.session._budget.give_back(self.size_bytes)
+        future = self.future
+        if future is not None and not future.done():
+            future.set_result(None)
+        self.epoch.ended()
+
+    def failed(self, error: KuduError) -> None:
+        self.session._budget.give_back(self.size_bytes)
+        future = self.future
+        if future is None:
+            source = self.source
+            self.session._keep(error, source.operation, source.as_dict(), None, source.table)
+        elif not future.done():
+            future.set_exception(error)
+        self.epoch.ended()
+
+    @property
+    def key(self) -> Sequence[object]:
+        """The cells of the key columns."""
+        return self.cells[: self.schema.key_count]
+
+
 class KuduSession:
     """Writes through one client. Made by `KuduClient.new_session`; may be shared by tasks of one loop.
 
@@ -118,6 +168,7 @@ class KuduSession:
 
     def __init__(self, client: KuduClient, flush_mode: FlushMode, timeout_s: float) -> None:
         self._client = client
+        self._budget = client.budget
         self._mode = flush_mode
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
@@ -183,10 +234,10 @@ class KuduSession:
                 return
             self._require_open()
             cells, size = operation.table.checker.cells(operation.operation, operation.values)
-            future: asyncio.Future[None] | None = None
-            if self._mode is FlushMode.AUTO_FLUSH_SYNC:
-                future = self._loop.create_future()
-            await self._send_row(operation, cells, size, future)
+            future = self._loop.create_future() if self._mode is FlushMode.AUTO_FLUSH_SYNC else None
+            row = _Row(self, operation, cells, size, future)
+            if not self._send_now(row):
+                await self._send_later(row)
             if future is not None:
                 await future
         except KuduError as error:
@@ -317,48 +368,50 @@ class KuduSession:
         while self._buffer:
             waiting, self._buffer, self._buffered_bytes = self._buffer, [], 0
             for operation, cells, size in waiting:
-                await self._send_row(operation, cells, size, None)
+                row = _Row(self, operation, cells, size, None)
+                if not self._send_now(row):
+                    await self._send_later(row)
 
-    async def _send_row(
-        self, operation: WriteOperation, cells: list[object], size: int, future: asyncio.Future[None] | None
-    ) -> None:
+    def _send_now(self, row: _Row) -> bool:
+        """Hands a row over if nothing has to be waited for: the usual way, and no coroutine on it."""
         client = self._client
-        table = operation.table
+        locations = client.known_locations(row.source.table)
+        if locations is None:
+            return False
+        partition = locations.partitioner.row_to_partition(row.cells)
+        if partition < 0:
+            return False
+        writer = client.writer(locations.tablets[partition].tablet_id)
+        if not self._budget.try_take(row.size_bytes):
+            return False
+        row.epoch.count += 1
+        row.deadline = self._loop.time() + self._timeout_s
+        if row.future is None:
+            writer.submit(row)
+        else:
+            writer.submit_awaited(row)
+        return True
+
+    async def _send_later(self, row: _Row) -> None:
+        client = self._client
+        table = row.source.table
         locations = client.known_locations(table) or await client.locations(table)
-        key = cells[: table.schema.key_count]
-        partition = locations.partitioner.row_to_partition(key)
+        partition = locations.partitioner.row_to_partition(row.cells)
         if partition < 0:
             locations = await client.locations(table, refresh=True)
-            partition = locations.partitioner.row_to_partition(key)
-        epoch = self._epoch
+            partition = locations.partitioner.row_to_partition(row.cells)
+        epoch = row.epoch = self._epoch
         epoch.count += 1
         try:
-            if not client.budget.try_take(size):
-                await client.budget.take(size)
+            await self._budget.take(row.size_bytes)
         except BaseException:
             epoch.ended()
             raise
-
-        def on_done(timestamp: int, code: ErrorCode | None, error: KuduError | None) -> None:
-            client.budget.give_back(size)
-            if code is not None:
-                error = _row_error(table, operation.operation, key, code)
-            if future is not None:
-                if not future.done():
-                    if error is None:
-                        future.set_result(None)
-                    else:
-                        future.set_exception(error)
-            elif error is not None:
-                self._keep(error, operation.operation, operation.as_dict(), None, table)
-            epoch.ended()
-
         if partition < 0:
-            on_done(0, None, _no_partition(table, key))
+            row.failed(_no_partition(table, row.key))
             return
-        deadline = self._loop.time() + self._timeout_s
-        piece = RowPiece(table.schema, operation.operation, cells, size, deadline, on_done)
-        client.writer(locations.tablets[partition].tablet_id).submit(piece)
+        row.deadline = self._loop.time() + self._timeout_s
+        client.writer(locations.tablets[partition].tablet_id).submit(row)
 
     async def _write_slice(
         self, table: TableInfo, data: pa.RecordBatch, first: int, operation: RowOperation, *, nulls_are_unset: bool

@@ -29,6 +29,9 @@ def operation_of(given: RowOperation | str) -> RowOperation:
     return found
 
 
+_position = raises_public(Schema.position)
+
+
 class WriteOperation:
     """One row operation, not yet applied. Columns can still be set: `op["column"] = value`."""
 
@@ -37,12 +40,13 @@ class WriteOperation:
     def __init__(self, table: TableInfo, operation: RowOperation, record: Record | None) -> None:
         self.table = table
         self.operation = operation
-        schema = table.schema
-        values: list[object] = [UNSET] * len(schema.columns)
+        positions = table.positions
+        values: list[object] = [UNSET] * len(positions)
         if record is not None:
-            if isinstance(record, Mapping):
+            if type(record) is dict or isinstance(record, Mapping):
                 for name, value in record.items():
-                    values[schema.position(name)] = value
+                    position = positions.get(name)
+                    values[_position(table.schema, name) if position is None else position] = value
             else:
                 if len(record) > len(values):
                     raise invalid(f"the row has {len(record)} values; table {table.name!r} has {len(values)} columns")
@@ -122,6 +126,7 @@ class TableInfo:
     Attributes:
         id: stays the same through renames.
         num_replicas: voters per tablet.
+        positions: of the columns in the schema, by name.
     """
 
     id: str
@@ -132,8 +137,10 @@ class TableInfo:
     owner: str = ""
     comment: str = ""
     checker: RowChecker = field(init=False, repr=False)
+    positions: dict[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.positions = {name: i for i, name in enumerate(self.schema.names)}
         self.checker = RowChecker.of(self.schema)
 
     @raises_public
@@ -154,32 +161,32 @@ class TableInfo:
 
     def new_insert(self, record: Record | None = None) -> WriteOperation:
         """Adds a row; a row error if its key is there."""
-        return self.new_operation(RowOperation.INSERT, record)
+        return WriteOperation(self, RowOperation.INSERT, record)
 
     def new_insert_ignore(self, record: Record | None = None) -> WriteOperation:
         """Adds a row, or does nothing if its key is there."""
-        return self.new_operation(RowOperation.INSERT_IGNORE, record)
+        return WriteOperation(self, RowOperation.INSERT_IGNORE, record)
 
     def new_upsert(self, record: Record | None = None) -> WriteOperation:
         """Adds a row, or sets the given columns if its key is there."""
-        return self.new_operation(RowOperation.UPSERT, record)
+        return WriteOperation(self, RowOperation.UPSERT, record)
 
     def new_upsert_ignore(self, record: Record | None = None) -> WriteOperation:
         """As `new_upsert`."""
-        return self.new_operation(RowOperation.UPSERT_IGNORE, record)
+        return WriteOperation(self, RowOperation.UPSERT_IGNORE, record)
 
     def new_update(self, record: Record | None = None) -> WriteOperation:
         """Sets the given columns; a row error if the key is not there."""
-        return self.new_operation(RowOperation.UPDATE, record)
+        return WriteOperation(self, RowOperation.UPDATE, record)
 
     def new_update_ignore(self, record: Record | None = None) -> WriteOperation:
         """Sets the given columns, or does nothing if the key is not there."""
-        return self.new_operation(RowOperation.UPDATE_IGNORE, record)
+        return WriteOperation(self, RowOperation.UPDATE_IGNORE, record)
 
     def new_delete(self, record: Record | None = None) -> WriteOperation:
         """Removes a row by its key columns; a row error if the key is not there."""
-        return self.new_operation(RowOperation.DELETE, record)
+        return WriteOperation(self, RowOperation.DELETE, record)
 
     def new_delete_ignore(self, record: Record | None = None) -> WriteOperation:
         """Removes a row by its key columns, or does nothing if the key is not there."""
-        return self.new_operation(RowOperation.DELETE_IGNORE, record)
+        return WriteOperation(self, RowOperation.DELETE_IGNORE, record)

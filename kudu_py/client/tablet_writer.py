@@ -29,7 +29,8 @@ from typing import Any, Protocol
 from kudu_py.client.leader_probe import LeaderProbe
 from kudu_py.client.location_cache import LocationCache
 from kudu_py.client.options import ClientOptions
-from kudu_py.client.pieces import Piece, RowErrors, RowPiece, batch_of, fits_group
+from kudu_py.client.pieces import Piece, RowErrors, RowPiece, encode_group, fits_group
+from kudu_py.client.row_encoder import RowEncoder
 from kudu_py.client.write_link import Answer, WriteLinks
 from kudu_py.client.write_pace import WritePace
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
@@ -107,7 +108,8 @@ class Message:
         pieces: whose rows these are, in order; those that gave up are taken out of `waiting` but stay here.
         in_doubt: some attempt may have reached a server and was not answered.
         late: pieces whose callers were told that the time is over.
-        paced_rows, sent_at: what `WritePace` was told of it.
+        paced_rows: rows that `WritePace` was told of.
+        sent_at: loop time of the first attempt.
     """
 
     request: tserver_pb2.WriteRequest
@@ -133,24 +135,27 @@ class TabletWriter:
         self._on_link: tuple[str, int] | None = None
         self._is_scheduled = False
         self._was_stale = False
+        self._encoder: RowEncoder | None = None
+        # Runs while messages are sent, and is set again by itself rather than for each message.
         self._silence: asyncio.TimerHandle | None = None
 
     def submit(self, piece: Piece) -> None:
         """Takes rows in; their caller is told by `written` or `failed`. Does not wait: the caller has made room."""
         self._waiting.append(piece)
-        if self._message is None and not self._is_scheduled:
+        if self._message is None:
             # Not at once: whatever else becomes ready in this turn of the loop goes into the same message.
+            self._schedule()
+
+    def submit_awaited(self, row: RowPiece) -> None:
+        """`submit` of a row whose caller gives no other until it is told of this one's end; in a lone caller's case it
+        leaves at once."""
+        self._waiting.append(row)
+        if self._message is None and not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._send_next)
+            self._context.pace.leave_alone(self._send_now)
 
     # -- the usual way: no task, no future
     # ------------------------------------------------------------------------------
-
-    def _send_next(self) -> None:
-        is_of_rows = bool(self._waiting) and isinstance(self._waiting[0], RowPiece)
-        if self._message is None and is_of_rows and self._context.pace.holds(self._send_now):
-            return  # stays scheduled
-        self._send_now()
 
     def _send_now(self) -> None:
         self._is_scheduled = False
@@ -169,13 +174,15 @@ class TabletWriter:
             return
         if isinstance(pieces[0], RowPiece):
             message.paced_rows = len(pieces)
-            message.sent_at = self._context.pace.sent(len(pieces))
+            self._context.pace.sent(len(pieces))
+        message.sent_at = self._loop.time()
         address = self._context.cache.leader(self.tablet_id)
         if address is None:
             self._context.spawn(self._recover(message, None), f"find leader {self.tablet_id[:8]}")
             return
         self._start_attempt(message, address)
-        self._silence = self._loop.call_later(self._context.options.silence_s, self._on_silence, message)
+        if self._silence is None:
+            self._silence = self._loop.call_at(message.sent_at + self._context.options.silence_s, self._on_silence)
 
     def _take_group(self) -> list[Piece]:
         options = self._context.options
@@ -199,20 +206,24 @@ class TabletWriter:
         return group
 
     def _build(self, pieces: list[Piece]) -> Message:
-        batch = batch_of(pieces)
+        schema = pieces[0].schema
+        encoder = self._encoder
+        if encoder is None or encoder.schema is not schema:
+            encoder = self._encoder = RowEncoder(schema)
+        rows, column_ids, has_unset = encode_group(pieces, encoder)
         self._sequence += 1
         request = tserver_pb2.WriteRequest(
             tablet_id=self.tablet_id,
-            schema_version=batch.schema.version,
-            rows=batch.encode(),
+            schema_version=schema.version,
+            rows=rows,
             client_id=self._context.client_id,
             sequence=self._sequence,
             # Not the own clock alone: it may be behind, and servers refuse what looks too old to be remembered.
             first_attempt_time=max(
                 from_micros(self._context.clock.wall_micros()), self._context.locator.latest_observed_timestamp()
             ),
-            column_ids=batch.column_ids,
-            has_unset_column=batch.unset is not None,
+            column_ids=column_ids,
+            has_unset_column=has_unset,
         )
         return Message(request, pieces)
 
@@ -225,9 +236,6 @@ class TabletWriter:
     def _answered(self, message: Message, address: str, answer: Answer) -> None:
         assert self._message is message, "an answer to a message that is not in flight"
         self._on_link = None
-        if self._silence is not None:
-            self._silence.cancel()
-            self._silence = None
         if isinstance(answer, KuduError) and answer.verdict is Verdict.UNKNOWN:
             message.in_doubt = True
         if message.answer is not None:
@@ -244,11 +252,17 @@ class TabletWriter:
     # -- the other way
     # ---------------------------------------------------------------------------------------------------
 
-    def _on_silence(self, message: Message) -> None:
+    def _on_silence(self) -> None:
         self._silence = None
-        if self._message is message and self._on_link is not None and message.answer is None:
-            message.answer = self._loop.create_future()
-            self._context.spawn(self._recover(message, None), f"silence {self.tablet_id[:8]}")
+        message = self._message
+        if message is None or self._on_link is None or message.answer is not None:
+            return  # nothing is on its way, or `_recover` minds it
+        due = message.sent_at + self._context.options.silence_s
+        if due > self._loop.time():
+            self._silence = self._loop.call_at(due, self._on_silence)
+            return
+        message.answer = self._loop.create_future()
+        self._context.spawn(self._recover(message, None), f"silence {self.tablet_id[:8]}")
 
     async def _recover(self, message: Message, error: KuduError | None) -> None:
         """Brings a message that was refused, lost, or is without an answer to an end."""
@@ -291,6 +305,7 @@ class TabletWriter:
                 return
             message.answer = self._loop.create_future()
             self._start_attempt(message, address)
+            self._context.links.flush()
 
     async def _await_answer(self, message: Message, wait_s: float) -> Answer | None:
         """The answer of the attempt under way; an error if another leads by now; None if all callers gave up.
@@ -400,6 +415,12 @@ class TabletWriter:
             self._end(message)
 
     def _tell_written(self, message: Message, response: tserver_pb2.WriteResponse) -> None:
+        timestamp = response.timestamp
+        if not response.row_errors:
+            for i, piece in enumerate(message.pieces):
+                if i not in message.late:
+                    piece.written(timestamp, ())
+            return
         errors = [(row.row_index, _ROW_ERRORS.get(row.code, ErrorCode.INTERNAL)) for row in response.row_errors]
         first = at = 0
         for i, piece in enumerate(message.pieces):
@@ -412,7 +433,7 @@ class TabletWriter:
                 at = end
             first += piece.rows
             if i not in message.late:
-                piece.written(response.timestamp, own)
+                piece.written(timestamp, own)
 
     def _conclude_refused(self, message: Message, error: KuduError) -> None:
         if error.code is ErrorCode.REQUEST_STALE and message.attempts == 1 and not self._was_stale:
@@ -458,7 +479,7 @@ class TabletWriter:
         assert self._message is message, "another message is under way"
         self._message = None
         if message.paced_rows:
-            self._context.pace.answered(message.paced_rows, message.sent_at)
+            self._context.pace.answered(message.paced_rows, self._loop.time() - message.sent_at)
         self._schedule()
 
     def close(self) -> None:
@@ -480,7 +501,11 @@ class TabletWriter:
     def _schedule(self) -> None:
         if self._waiting and not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._send_next)
+            pace = self._context.pace
+            if isinstance(self._waiting[0], RowPiece):
+                pace.leave_with_others(self._send_now)
+            else:
+                pace.leave(self._send_now)
 
 
 def _not_sent(tablet_id: str) -> KuduError:

@@ -4,8 +4,8 @@ One link per server, shared by all tablets that the client writes to there: a lo
 the server does not offer the stream. A link sends and tells the answer; it never sends anything again
 (`tablet_writer.py` does).
 
-1. One writer task and one reader task for the life of a stream: concurrent writes break grpcio's streams, and a read
-   that is cancelled cancels the whole call.
+1. One write at a time (`stream_writer.py`) and one reader task for the life of a stream: concurrent writes break
+   grpcio's streams, and a read that is cancelled cancels the whole call.
 2. A window of its own: a stream that nobody reads accepts thousands of messages without a word.
 3. After a break the reader knows why; the writer is only told that there was one.
 """
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kudu_py.client.stream_writer import StreamWriter
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.pb import tserver_pb2
 from kudu_py.pb.tserver_pb2_grpc import TabletServerServiceStub
@@ -63,6 +64,11 @@ class WriteLinks:
             self._links[address] = link
         return link
 
+    def flush(self) -> None:
+        """Begins to send what was given to any link, as far as there is room."""
+        for link in self._links.values():
+            link.flush()
+
     async def close(self) -> None:
         """Ends all links; what is on its way is answered with an error."""
         links = list(self._links.values())
@@ -82,18 +88,18 @@ class WriteLink:
         self._window = window
         self._timeout_s = timeout_s
         self._next_id = 0
-        # Writes that wait for the writer, and those without an answer; a waiting one is in both.
+        # Writes that wait for the stream, and those without an answer; a waiting one is in both.
         self._waiting: deque[int] = deque()
         self._unanswered: dict[int, tuple[tserver_pb2.WriteRequest, OnAnswer]] = {}
         self._on_stream = 0
-        self._wake: asyncio.Future[None] | None = None
+        self._writer: StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._unary: dict[int, asyncio.Task[None]] = {}
         self._heard_at = 0.0
         self._closed = False
 
     def send(self, request: tserver_pb2.WriteRequest, on_answer: OnAnswer) -> int:
-        """Sends a Write without waiting; answers the number to `cancel` it by."""
+        """Takes a Write, which leaves at the next `flush`; answers the number to `cancel` it by."""
         assert not self._closed, f"the link to {self.address} is closed"
         self._next_id += 1
         number = self._next_id
@@ -102,11 +108,17 @@ class WriteLink:
             self._unary[number] = asyncio.create_task(self._call(number, request), name=f"write {self.address}")
             return number
         self._waiting.append(number)
+        return number
+
+    def flush(self) -> None:
+        """Begins to send what waits, in one message if the stream is free, else when it is."""
+        if not self._waiting:
+            return
         if self._task is None:
             self._heard_at = asyncio.get_running_loop().time()
             self._task = asyncio.create_task(self._run(), name=f"write stream to {self.address}")
-        self._wake_writer()
-        return number
+        else:
+            self._write()
 
     def cancel(self, number: int) -> None:
         """Forgets a Write: its answer is not wanted any more. The server may carry it out all the same."""
@@ -148,10 +160,11 @@ class WriteLink:
         """The life of one stream."""
         why = _lost(self.address, "the stream ended")
         stream = self._stub.WriteStream()
+        writer = self._writer = StreamWriter(stream, self._write)
         reader = asyncio.create_task(self._read(stream), name=f"read {self.address}")
-        writer = asyncio.create_task(self._write(stream), name=f"write {self.address}")
         try:
-            await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
+            self._write()
+            await asyncio.wait([reader, writer.broken], return_when=asyncio.FIRST_COMPLETED)
             if not reader.done():
                 await asyncio.wait([reader], timeout=0.2)
             if reader.done() and not reader.cancelled():
@@ -160,28 +173,25 @@ class WriteLink:
                     why = _why(error, self.address)
         finally:
             reader.cancel()
-            writer.cancel()
             stream.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
+            writer.close()
+            await asyncio.gather(reader, return_exceptions=True)
             self._task = None
-            self._wake = None
+            self._writer = None
             self._on_stream = 0
             if why.code is ErrorCode.NOT_SUPPORTED and not self._closed:
                 self._use_unary_calls()
             else:
                 self._fail_all(why)
 
-    async def _write(self, stream: Stream) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            if not self._waiting or self._on_stream >= self._window:
-                self._wake = loop.create_future()
-                await self._wake
-                self._wake = None
-                continue
-            message = self._next_message()
-            if message.items:
-                await stream.write(message)
+    def _write(self) -> None:
+        """Begins the next message if there is one and the stream is free."""
+        writer = self._writer
+        if writer is None or not writer.is_free:
+            return
+        message = self._next_message()
+        if message.items:
+            writer.write(message)
 
     def _next_message(self) -> tserver_pb2.WriteStreamRequest:
         """Everything that waits, as far as window and size allow: a message costs far more than an item in it."""
@@ -200,22 +210,20 @@ class WriteLink:
         loop = asyncio.get_running_loop()
         async for message in stream:
             self._heard_at = loop.time()
-            self._on_stream -= len(message.items)
-            for item in message.items:
-                is_error = item.WhichOneof("outcome") == "error"
-                self._answer(item.id, from_error_detail(item.error) if is_error else item.response)
+            items = message.items
+            self._on_stream -= len(items)
+            for item in items:
+                known = self._unanswered.pop(item.id, None)
+                if known is not None:
+                    known[1](from_error_detail(item.error) if item.HasField("error") else item.response)
             if self._waiting:
-                self._wake_writer()
+                self._write()
 
     def _use_unary_calls(self) -> None:
         self._streams = False
         self._waiting.clear()
         for number, (request, _) in self._unanswered.items():
             self._unary[number] = asyncio.create_task(self._call(number, request), name=f"write {self.address}")
-
-    def _wake_writer(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
 
     def _answer(self, number: int, answer: Answer) -> None:
         known = self._unanswered.pop(number, None)

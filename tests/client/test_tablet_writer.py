@@ -6,8 +6,9 @@ import pytest
 
 from kudu_py.client.arrow_rows import conform, cut, split
 from kudu_py.client.budget import ByteBudget
-from kudu_py.client.pieces import BatchPiece, RowPiece, batch_of, fits_group
+from kudu_py.client.pieces import BatchPiece, RowPiece, batch_of, encode_group, fits_group
 from kudu_py.client.row_checker import UNSET, RowChecker
+from kudu_py.client.row_encoder import SMALL_ROWS_MAX, RowEncoder
 from kudu_py.client.tablet_writer import may_succeed_elsewhere_or_later
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.row_batch import RowBatch, RowOperation, decode, validate
@@ -26,7 +27,7 @@ CHECKER = RowChecker.of(SCHEMA)
 
 def row(operation: RowOperation, *values: object) -> RowPiece:
     cells, size = CHECKER.cells(operation, [*values, *[UNSET] * (3 - len(values))])
-    return RowPiece(SCHEMA, operation, cells, size, 1.0, lambda *_: None)
+    return RowPiece(SCHEMA, operation, cells, size, 1.0)
 
 
 def arrow(first: int, last: int, operation: RowOperation = RowOperation.UPSERT) -> RowBatch:
@@ -62,6 +63,23 @@ def test_columns_that_no_row_sets_are_not_sent():
     assert decode(SCHEMA, batch.encode(), batch.column_ids).rows.column_names == ["key"]
 
 
+@pytest.mark.parametrize("count", [1, SMALL_ROWS_MAX, SMALL_ROWS_MAX + 1])
+def test_rows_are_encoded_alike_in_any_number(count):
+    encoded = encode_group([row(RowOperation.UPSERT, key, 7) for key in range(count)], RowEncoder(SCHEMA))
+    assert (encoded.column_ids, encoded.has_unset) == ((0, 1), False)
+    assert decode(SCHEMA, encoded.rows, encoded.column_ids).rows.to_pydict() == {
+        "key": list(range(count)),
+        "count": [7] * count,
+    }
+
+
+def test_a_value_that_plain_python_cannot_pack_is_sent_all_the_same():
+    schema = Schema((SCHEMA.columns[0], ColumnSchema("share", DataType.FLOAT, column_id=1)), 1)
+    cells, size = RowChecker.of(schema).cells(RowOperation.INSERT, [1, 1e300])
+    encoded = encode_group([RowPiece(schema, RowOperation.INSERT, cells, size, 1.0)], RowEncoder(schema))
+    assert decode(schema, encoded.rows).rows.column(1).to_pylist() == [float("inf")]
+
+
 def test_batches_of_the_same_columns_are_joined_in_order():
     batch = batch_of([piece(arrow(0, 3)), piece(arrow(7, 9, RowOperation.DELETE))])
     assert batch.rows.column(0).to_pylist() == [0, 1, 2, 7, 8]
@@ -77,7 +95,7 @@ def test_what_cannot_share_a_message_does_not():
     alone.alone = True
     assert not fits_group(single, alone)
     newer = Schema(SCHEMA.columns, 1, 1)
-    assert not fits_group(single, RowPiece(newer, 1, [1, 2, None], 1, 1.0, lambda *_: None))
+    assert not fits_group(single, RowPiece(newer, 1, [1, 2, None], 1, 1.0))
 
 
 def test_split_keeps_the_order_of_each_partition():

@@ -1,4 +1,4 @@
-"""When a Write of single rows waits for those of other tablets, on virtual time."""
+"""When Writes leave, on virtual time."""
 
 import asyncio
 
@@ -8,50 +8,120 @@ from kudu_py.testing import sim_loop
 ANSWER_S = 0.01
 
 
-async def answered_once(pace: WritePace, rows: int = 1) -> None:
-    """One Write whose answer took `ANSWER_S`, often enough for the pace to know."""
+class Paced:
+    """A pace, and what left: names of Writes, and a bar at the end of each group."""
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+        self.pace = WritePace(lambda: self.left.append("|"))
+
+    def write(self, name: str):
+        return lambda: self.left.append(name)
+
+    def rows(self, *names: str) -> None:
+        for name in names:
+            self.pace.leave_with_others(self.write(name))
+
+
+def answered_once(pace: WritePace, rows: int = 1) -> None:
+    """Often enough for the pace to know how long an answer takes."""
     for _ in range(100):
-        sent_at = pace.sent(rows)
-        await asyncio.sleep(ANSWER_S)
-        pace.answered(rows, sent_at)
+        pace.sent(rows)
+        pace.answered(rows, ANSWER_S)
 
 
-def test_a_lone_caller_never_waits():
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+def test_what_becomes_ready_in_one_turn_leaves_together():
     async def main() -> None:
-        pace = WritePace()
-        assert not pace.holds(lambda: None)
-        pace.sent(BUSY_ROWS - 1)
-        assert not pace.holds(lambda: None)
+        paced = Paced()
+        paced.rows("a", "b")
+        paced.pace.leave(paced.write("batch"))
+        assert paced.left == []
+        await turn()
+        assert sorted(paced.left[:-1]) == ["a", "b", "batch"]
+        assert paced.left[-1] == "|"
+
+    sim_loop.run(main())
+
+
+def test_the_row_of_a_caller_who_alone_was_answered_leaves_at_once():
+    async def main() -> None:
+        paced = Paced()
+        paced.pace.sent(1)
+        paced.pace.answered(1, ANSWER_S)
+        paced.pace.leave_alone(paced.write("next"))
+        assert paced.left == ["next", "|"]
+
+    sim_loop.run(main())
+
+
+def test_callers_who_were_answered_together_go_on_together():
+    async def main() -> None:
+        paced = Paced()
+        paced.pace.sent(2)
+        paced.pace.answered(2, ANSWER_S)
+        paced.pace.leave_alone(paced.write("a"))
+        paced.pace.leave_alone(paced.write("b"))
+        assert paced.left == []
+        await turn()
+        assert paced.left == ["a", "b", "|"]
+
+    sim_loop.run(main())
+
+
+def test_a_lone_caller_never_waits_for_rows_of_others_that_are_few():
+    async def main() -> None:
+        paced = Paced()
+        paced.pace.sent(BUSY_ROWS - 1)
+        paced.rows("a")
+        await turn()
+        assert paced.left == ["a", "|"]
 
     sim_loop.run(main())
 
 
 def test_a_tablet_that_is_free_waits_for_the_callers_of_the_others():
     async def main() -> None:
-        pace, released = WritePace(), []
-        await answered_once(pace)
-        first, second = pace.sent(BUSY_ROWS), pace.sent(BUSY_ROWS)
-        assert pace.holds(lambda: released.append("a"))
-        assert pace.holds(lambda: released.append("b"))
-        pace.answered(BUSY_ROWS, first)
-        await asyncio.sleep(0)
-        assert released == []
-        pace.answered(BUSY_ROWS, second)
-        assert released == [], "callers that were just told come first"
-        await asyncio.sleep(0)
-        assert released == ["a", "b"]
-        assert not pace.holds(lambda: None)
+        paced = Paced()
+        pace = paced.pace
+        answered_once(pace)
+        pace.sent(BUSY_ROWS)
+        pace.sent(BUSY_ROWS)
+        paced.rows("a", "b")
+        pace.answered(BUSY_ROWS, ANSWER_S)
+        await turn()
+        assert paced.left == []
+        pace.answered(BUSY_ROWS, ANSWER_S)
+        assert paced.left == [], "callers that were just told come first"
+        await turn()
+        assert paced.left == ["a", "b", "|"]
+
+    sim_loop.run(main())
+
+
+def test_arrow_batches_never_wait():
+    async def main() -> None:
+        paced = Paced()
+        answered_once(paced.pace)
+        paced.pace.sent(BUSY_ROWS)
+        paced.rows("a")
+        paced.pace.leave(paced.write("batch"))
+        await turn()
+        assert paced.left == ["batch", "|"]
 
     sim_loop.run(main())
 
 
 def test_no_tablet_waits_longer_than_an_answer_takes():
     async def main() -> None:
-        pace, released = WritePace(), asyncio.Event()
-        await answered_once(pace)
-        pace.sent(BUSY_ROWS)  # never answered: its server hangs
+        paced, released = Paced(), asyncio.Event()
+        answered_once(paced.pace)
+        paced.pace.sent(BUSY_ROWS)  # never answered: its server hangs
         begun = asyncio.get_running_loop().time()
-        assert pace.holds(released.set)
+        paced.pace.leave_with_others(released.set)
         await released.wait()
         waited = asyncio.get_running_loop().time() - begun
         assert 0 < waited <= ANSWER_S * 1.01
@@ -61,13 +131,12 @@ def test_no_tablet_waits_longer_than_an_answer_takes():
 
 def test_slow_answers_make_nobody_wait_for_long():
     async def main() -> None:
-        pace, released = WritePace(), asyncio.Event()
-        sent_at = pace.sent(1)
-        await asyncio.sleep(1000)
-        pace.answered(1, sent_at)
-        pace.sent(BUSY_ROWS)
+        paced, released = Paced(), asyncio.Event()
+        paced.pace.sent(1)
+        paced.pace.answered(1, 1000)
+        paced.pace.sent(BUSY_ROWS)
         begun = asyncio.get_running_loop().time()
-        assert pace.holds(released.set)
+        paced.pace.leave_with_others(released.set)
         await released.wait()
         assert asyncio.get_running_loop().time() - begun <= WAIT_S_MAX * 1.01
 
@@ -76,12 +145,13 @@ def test_slow_answers_make_nobody_wait_for_long():
 
 def test_each_that_was_held_is_sent_once():
     async def main() -> None:
-        pace, released = WritePace(), []
-        await answered_once(pace)
-        sent_at = pace.sent(BUSY_ROWS)
-        assert pace.holds(lambda: released.append(1))
-        pace.answered(BUSY_ROWS, sent_at)
+        paced = Paced()
+        answered_once(paced.pace)
+        paced.pace.sent(BUSY_ROWS)
+        paced.rows("a")
+        await turn()
+        paced.pace.answered(BUSY_ROWS, ANSWER_S)
         await asyncio.sleep(1)
-        assert released == [1]
+        assert paced.left == ["a", "|"]
 
     sim_loop.run(main())
