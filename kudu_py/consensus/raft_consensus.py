@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict, not_the_leader
+from kudu_py.common.futures import settle
 from kudu_py.common.hybrid_time import HybridTime
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import OpId
@@ -614,16 +615,7 @@ class RaftConsensus:
             stopped.
         """
         answered: asyncio.Future[consensus_pb2.UpdateConsensusResponse] = self._loop.create_future()
-
-        def respond(answer: Answer) -> None:
-            if answered.done():
-                return
-            if isinstance(answer, KuduError):
-                answered.set_exception(answer)
-            else:
-                answered.set_result(answer)
-
-        self.receive_update(request, respond)
+        self.receive_update(request, lambda answer: settle(answered, answer))
         return await answered
 
     async def handle_vote(self, request: consensus_pb2.RequestVoteRequest) -> consensus_pb2.RequestVoteResponse:
@@ -704,7 +696,7 @@ class RaftConsensus:
         if out.role is not None:
             self._note_role(out.role)
         if out.append:
-            self._append(out.append, out.accepted)
+            self._append(out.append, out.accepted, hold=bool(out.send))
         if out.hard_state is not None:
             self.metadata.set_hard_state(out.hard_state)
         if out.config is not None:
@@ -712,6 +704,9 @@ class RaftConsensus:
         for message in out.send:
             self._has_left_work = True
             self._send(message)
+        if out.append and out.send:
+            # Behind the messages, which leave at the loop's next turn: the followers' way is the longer one.
+            self._loop.call_soon(self.log.start)
         for reply in out.replies:
             self._reply(reply)
         if out.send_after_durable or out.replies_after_durable:
@@ -736,7 +731,7 @@ class RaftConsensus:
 
     # Consequences.
 
-    def _append(self, entries: Sequence[LogEntry], accepted: Sequence[Accepted]) -> None:
+    def _append(self, entries: Sequence[LogEntry], accepted: Sequence[Accepted], *, hold: bool) -> None:
         tokens = {mark.op_id: mark.token for mark in accepted}
         records = []
         for logged in entries:
@@ -754,10 +749,10 @@ class RaftConsensus:
                         self._own_no_op = logged.op_id
             self._applier.keep(entry)
             records.append(Record(entry.op_id, entry.record))
-        self._has_left_work = True  # the disk thread wants the interpreter first
+        self._has_left_work = True  # the disk wants its turn first
         self._appends += 1
         self._append_ends.append(records[-1].op_id)
-        self.log.append(records)
+        self.log.append(records, hold=hold)
 
     def _entry_of_proposal(self, logged: LogEntry, proposal: _Proposal) -> Entry:
         entry = self._own_entry(logged, proposal.payload, proposal.prepared, proposal.timestamp)
@@ -939,17 +934,8 @@ class RaftConsensus:
         if self._stop_reason is not None:
             raise self._stop_reason
         answered: asyncio.Future[Reply] = self._loop.create_future()
-
-        def waiter(reply: Reply | KuduError) -> None:
-            if answered.done():
-                return
-            if isinstance(reply, KuduError):
-                answered.set_exception(reply)
-            else:
-                answered.set_result(reply)
-
         token = next(self._tokens)
-        self._waiters[token] = waiter
+        self._waiters[token] = lambda reply: settle(answered, reply)
         self._step(event(token))
         return await answered
 

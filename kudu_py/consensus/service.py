@@ -15,9 +15,6 @@ from kudu_py.consensus.update_stream import serve_updates
 from kudu_py.pb import consensus_pb2
 from kudu_py.pb.consensus_pb2_grpc import ConsensusServiceServicer
 
-UNANSWERED_PER_STREAM_MAX = 16384
-"""Above the window of a link, so that only a caller without one is held back."""
-
 
 class ConsensusServicer(ConsensusServiceServicer):
     """The replicas of this server, for those of others. `dest_uuid` is checked around it (`rpc/server.py`)."""
@@ -34,12 +31,7 @@ class ConsensusServicer(ConsensusServiceServicer):
     def UpdateConsensusStream(
         self, request_iterator: AsyncIterator[consensus_pb2.UpdateConsensusStreamRequest], context: Any
     ) -> AsyncIterator[consensus_pb2.UpdateConsensusStreamResponse]:
-        return serve_updates(
-            request_iterator,
-            uuid=self._lookup.uuid,
-            receive=self._receive_update,
-            in_flight_max=UNANSWERED_PER_STREAM_MAX,
-        )
+        return serve_updates(request_iterator, self._receive_update)
 
     async def RequestVote(
         self, request: consensus_pb2.RequestVoteRequest, context: Any

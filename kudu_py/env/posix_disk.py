@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from kudu_py.common.futures import settle
 from kudu_py.env.disk import Buffer, Disk, File
 from kudu_py.env.kernel_aio import open_kernel_aio
 
@@ -233,16 +234,7 @@ class PosixDiskThreads:
 
     async def run(self, job: Callable[[], T]) -> T:
         future: asyncio.Future[T] = self._loop.create_future()
-
-        def done(result: T | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.submit_background(job, done)
+        self.submit_background(job, lambda result: settle(future, result))
         return await future
 
     def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:

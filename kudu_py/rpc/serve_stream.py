@@ -1,150 +1,152 @@
-"""Serving the long-lived bidirectional streams: items answered concurrently, one writer, errors as answers.
+"""Serving the long-lived bidirectional streams: items of many tablets in, answers out as they become ready.
 
-1. One reader takes messages and starts a task per item, in order: the part of `handle` before its first wait runs in
-   the order of arrival, which is what keeps one tablet's requests in order.
-2. It stops reading while `in_flight_max` items are unanswered; then gRPC's flow control holds the sender back.
+No task is made for an item: whoever takes one answers through a callback, maybe at once, which costs a fraction of a
+task with its turns of the loop.
+
+1. Items are taken in the order of their arrival, which is what keeps one tablet's requests in order.
+2. Nothing is read while `in_flight_max` items are unanswered, or answered and not sent; then gRPC's flow control holds
+   the sender back.
 3. Answers are given as they become ready, so that one tablet's sync never delays another's heartbeat; those ready at
    the same time share a message.
 4. Only the caller that iterates the answers writes: concurrent writes break a gRPC stream.
 5. An error is its item's answer. The stream ends when the sender has no more and all is answered, or when it breaks.
+   What was taken goes on then; its answer finds nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from kudu_py.common.errors import KuduError
 from kudu_py.pb.common_pb2 import ErrorDetail
 from kudu_py.rpc.calls import OK, ServedRequests, as_kudu_error
 from kudu_py.rpc.status import error_detail
 
-Req = TypeVar("Req")
-Resp = TypeVar("Resp")
-Item = TypeVar("Item")
+Item = TypeVar("Item", covariant=True)
+TakenItem = TypeVar("TakenItem")
+Tag = TypeVar("Tag")
 Answer = TypeVar("Answer")
 
 
-def serve_stream(
-    requests: AsyncIterator[Req],
-    items_of: Callable[[Req], Sequence[Item]],
-    handle: Callable[[Item], Awaitable[Answer]],
-    on_error: Callable[[Item, ErrorDetail], Answer],
-    pack: Callable[[Sequence[Answer]], Resp],
+class ItemMessage(Protocol[Item]):
+    """A message of such a stream, in either direction."""
+
+    @property
+    def items(self) -> Sequence[Item]: ...
+
+
+Message = TypeVar("Message", bound=ItemMessage[object])
+
+
+async def serve_stream(
+    requests: AsyncIterator[ItemMessage[TakenItem]],
     *,
+    take: Callable[[TakenItem, Callable[[Answer | KuduError], None]], None],
+    tag_of: Callable[[TakenItem], Tag],
+    message_type: Callable[[], Message],
+    add: Callable[[Message, Tag, Answer | ErrorDetail], None],
     in_flight_max: int,
-) -> AsyncIterator[Resp]:
+) -> AsyncIterator[Message]:
     """The answers of a stream whose messages hold several items each. For `RpcServer`, which closes it when the stream
     ends.
 
-    When the stream breaks, unanswered `handle` calls are cancelled. What must go on (a round in the log) is awaited
-    under `asyncio.shield`, as in unary calls: awaiting a bare future would cancel the future itself.
-
     Args:
         requests: what the servicer was given; the destination of each item is checked if the service asks for it.
-        items_of: the items of a message.
-        handle: answers one item; KuduError and unexpected exceptions become `on_error`'s answer.
-        on_error: the answer that carries the error of an item.
-        pack: makes one message of the answers that are ready.
-        in_flight_max: items of this stream under way at most.
+        take: takes an item; calls back exactly once, on the loop, maybe at once. Or raises instead: a KuduError is the
+            answer, anything else becomes INTERNAL.
+        tag_of: what of an item is needed to answer it; the item itself need not be kept.
+        message_type: makes an empty message of answers.
+        add: adds an item with an answer, or an error, to a message.
+        in_flight_max: items of this stream under way at most, until their answers are sent.
     """
-    return _answers(requests, items_of, handle, on_error, pack, in_flight_max)
-
-
-async def _answers(
-    requests: AsyncIterator[Req],
-    items_of: Callable[[Req], Sequence[Item]],
-    handle: Callable[[Item], Awaitable[Answer]],
-    on_error: Callable[[Item, ErrorDetail], Answer],
-    pack: Callable[[Sequence[Answer]], Resp],
-    in_flight_max: int,
-) -> AsyncIterator[Resp]:
     assert in_flight_max > 0, f"{in_flight_max=}"
-    served = _Stream(requests, handle, on_error, in_flight_max)
-    reader = asyncio.create_task(served.read(items_of), name="stream-reader")
+    stream = _Stream(requests, take, tag_of, message_type, add, in_flight_max)
+    reader = asyncio.create_task(stream.read(), name="stream-reader")
     try:
-        while await served.answers_ready():
-            ready = list(served.ready)
-            served.ready.clear()
-            yield pack(ready)
+        while (message := await stream.answers()) is not None:
+            yield message
         await reader  # raises what ended the reading, if it was not the sender's end
     finally:
+        stream.is_closed = True
         reader.cancel()
-        for task in served.tasks:
-            task.cancel()
-        # Nothing of this stream runs on after it; what the tasks raise while ending was meant for a caller that has
-        # gone.
-        await asyncio.gather(reader, *served.tasks, return_exceptions=True)
+        await asyncio.gather(reader, return_exceptions=True)
 
 
-class _Stream(Generic[Item, Answer]):
+class _Stream(Generic[TakenItem, Tag, Answer, Message]):
     """One stream being served.
 
     Attributes:
-        ready: answers not yet taken by the writer; never more than `in_flight_max` together with the tasks.
-        tasks: items under way, each until its answer is in `ready`.
+        is_closed: nobody takes answers any more.
     """
 
     def __init__(
         self,
-        requests: AsyncIterator[Req],
-        handle: Callable[[Item], Awaitable[Answer]],
-        on_error: Callable[[Item, ErrorDetail], Answer],
+        requests: AsyncIterator[ItemMessage[TakenItem]],
+        take: Callable[[TakenItem, Callable[[Answer | KuduError], None]], None],
+        tag_of: Callable[[TakenItem], Tag],
+        message_type: Callable[[], Message],
+        add: Callable[[Message, Tag, Answer | ErrorDetail], None],
         in_flight_max: int,
     ) -> None:
         self._served = requests if isinstance(requests, ServedRequests) else None
         self._requests = self._served.unchecked() if self._served is not None else requests
-        self._handle = handle
-        self._on_error = on_error
+        self._take_item, self._tag_of, self._message_type, self._add = take, tag_of, message_type, add
         self._in_flight_max = in_flight_max
-        self._reading = True
-        self._changed = asyncio.Event()
-        self._room = asyncio.Event()
-        self.ready: deque[Answer] = deque()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._message = message_type()
+        self._under_way = 0
+        self._has_ended = False
+        self._wake: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self.is_closed = False
 
-    async def read(self, items_of: Callable[[Req], Iterable[Item]]) -> None:
-        """Starts an item's task for each item, until the sender has no more."""
-        create_task = asyncio.get_running_loop().create_task
+    async def read(self) -> None:
+        """Hands items over until the sender has no more."""
         try:
             async for message in self._requests:
-                for item in items_of(message):  # type: ignore[arg-type]  # the caller's messages and its items
-                    while len(self.tasks) + len(self.ready) >= self._in_flight_max:
-                        self._room.clear()
-                        await self._room.wait()
-                    self.tasks.add(create_task(self._answer(item)))
+                for item in message.items:
+                    while self._under_way >= self._in_flight_max:
+                        self._room = self._loop.create_future()
+                        await self._room
+                    self._take(item)
         finally:
-            self._reading = False
-            self._changed.set()
+            self._has_ended = True
+            self._rouse()
 
-    async def answers_ready(self) -> bool:
-        """Waits for an answer; False if none will come any more."""
-        self._room.set()  # the writer has taken what was ready
-        while not self.ready:
-            if not self._reading and not self.tasks:
-                return False
-            self._changed.clear()
-            await self._changed.wait()
-        return True
+    async def answers(self) -> Message | None:
+        """Waits for answers; all that are ready. None if there will be no more."""
+        while not self._message.items:
+            if self._has_ended and not self._under_way:
+                return None
+            self._wake = self._loop.create_future()
+            await self._wake
+        message, self._message = self._message, self._message_type()
+        self._under_way -= len(message.items)
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        return message
 
-    async def _answer(self, item: Item) -> None:
-        started = asyncio.get_running_loop().time() if self._served is not None else 0.0
-        code = OK
+    def _take(self, item: TakenItem) -> None:
+        self._under_way += 1
+        started, tag = self._loop.time(), self._tag_of(item)
+
+        def respond(answer: Answer | KuduError) -> None:
+            if not self.is_closed:
+                self._add(self._message, tag, error_detail(answer) if isinstance(answer, KuduError) else answer)
+                self._rouse()
+            if self._served is not None:
+                self._served.observe(answer.code.value if isinstance(answer, KuduError) else OK, started)
+
         try:
             if self._served is not None:
                 self._served.check_item(item)
-            answer = await self._handle(item)
+            self._take_item(item, respond)
         except Exception as raised:
-            error = raised if isinstance(raised, KuduError) else as_kudu_error(raised, self._served)
-            code = error.code.value
-            answer = self._on_error(item, error_detail(error))
-        finally:
-            task = asyncio.current_task()
-            assert task is not None
-            self.tasks.discard(task)
-            self._changed.set()
-        if self._served is not None:
-            self._served.observe(code, started)
-        self.ready.append(answer)
+            # Whoever raises has not answered.
+            respond(raised if isinstance(raised, KuduError) else as_kudu_error(raised, self._served))
+
+    def _rouse(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, unique
 
@@ -25,6 +25,7 @@ import pyarrow as pa
 import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
+from kudu_py.common.futures import settle
 from kudu_py.common.hybrid_time import HybridTime, physical_micros
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import OpId
@@ -381,7 +382,7 @@ class TabletReplica:
         mismatch = schema_mismatch(opened.tablet.schema, op.request.schema_version)
         if mismatch is not None:
             return WriteOutcome(timestamp, WriteResult(), mismatch)
-        result = opened.tablet.apply(op.rows(opened.tablet.schema), timestamp, entry.op_id)
+        result = opened.tablet.apply(op.rows(opened.tablet.reader), timestamp, entry.op_id)
         if identity is not None:
             opened.retained.remember(identity, timestamp, result)
         return WriteOutcome(timestamp, result)
@@ -417,33 +418,58 @@ class TabletReplica:
             KuduError: as `WriteIntake.begin` with nothing changed; OPERATION_ABORTED if another leader's entry took its
                 place; TIMED_OUT or SHUTTING_DOWN with the outcome unknown.
         """
+        answered: asyncio.Future[tserver_pb2.WriteResponse] = asyncio.get_running_loop().create_future()
+        self.begin_write(request, lambda answer: settle(answered, answer))
+        return await answered
+
+    def begin_write(
+        self, request: tserver_pb2.WriteRequest, respond: Callable[[tserver_pb2.WriteResponse | KuduError], None]
+    ) -> None:
+        """As `write`, without waiting: `respond` is called once with what `write` would return or raise, maybe at once.
+
+        Raises:
+            KuduError: as `WriteIntake.begin`; `respond` is not called then.
+        """
         pending = self.running().intake.begin(request)
         if isinstance(pending, Answer):
-            return _response(pending.timestamp, pending.row_errors)
-        outcome = await self._outcome(pending)
-        return _response(outcome.timestamp, outcome.result.row_errors)
+            respond(_response(pending.timestamp, pending.row_errors))
+            return
+
+        def decided(outcome: WriteOutcome | KuduError) -> None:
+            if isinstance(outcome, KuduError):
+                respond(outcome)
+            else:
+                respond(_response(outcome.timestamp, outcome.result.row_errors))
+
+        self._when_decided(pending, decided)
 
     async def write_batch(self, batch: RowBatch) -> WriteResult:
         """As `write` for the house itself, without an identity: the caller knows what to do when the outcome is
         unknown.
         """
-        return (await self._outcome(self.running().intake.begin_batch(batch))).result
+        decided: asyncio.Future[WriteOutcome] = asyncio.get_running_loop().create_future()
+        self._when_decided(self.running().intake.begin_batch(batch), lambda outcome: settle(decided, outcome))
+        return (await decided).result
 
-    async def _outcome(self, pending: Round) -> WriteOutcome:
-        try:
-            async with asyncio.timeout(self._context.options.write_timeout_s):
-                # Several attempts may wait for one round, so none may cancel its future.
-                outcome = await asyncio.shield(pending.future)
-        except TimeoutError as error:
-            raise KuduError(
-                ErrorCode.TIMED_OUT,
-                f"write {pending.op_id} of tablet {self.tablet_id} was not decided in time; it may yet be",
-                verdict=Verdict.UNKNOWN,
-            ) from error
-        assert isinstance(outcome, WriteOutcome), outcome
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome
+    def _when_decided(self, pending: Round, tell: Callable[[WriteOutcome | KuduError], None]) -> None:
+        """Tells once what became of a round, or that it took too long. Several attempts may wait for one."""
+
+        def settled(future: asyncio.Future[object]) -> None:
+            timer.cancel()
+            tell(_outcome_of(future))
+
+        def expired() -> None:
+            pending.future.remove_done_callback(settled)
+            tell(
+                KuduError(
+                    ErrorCode.TIMED_OUT,
+                    f"write {pending.op_id} of tablet {self.tablet_id} was not decided in time; it may yet be",
+                    verdict=Verdict.UNKNOWN,
+                )
+            )
+
+        timer = asyncio.get_running_loop().call_later(self._context.options.write_timeout_s, expired)
+        pending.future.add_done_callback(settled)
 
     # Reads.
 
@@ -511,6 +537,16 @@ class TabletReplica:
         parts = self.running()
         self.require_history(spec.timestamp)
         return parts.tablet.scan(spec)
+
+
+def _outcome_of(decided: asyncio.Future[object]) -> WriteOutcome | KuduError:
+    error = decided.exception()
+    if error is not None:
+        assert isinstance(error, KuduError), error
+        return error
+    outcome = decided.result()
+    assert isinstance(outcome, WriteOutcome), outcome
+    return outcome if outcome.error is None else outcome.error
 
 
 def _response(timestamp: HybridTime, row_errors: RowErrors) -> tserver_pb2.WriteResponse:

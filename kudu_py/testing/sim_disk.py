@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import TypeVar
 
+from kudu_py.common.futures import settle
 from kudu_py.env.disk import Buffer, Disk, File
 
 T = TypeVar("T")
@@ -562,16 +563,7 @@ class SimDiskThreads:
 
     async def run(self, job: Callable[[], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def done(result: T | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.submit_background(job, done)
+        self.submit_background(job, lambda result: settle(future, result))
         return await future
 
     def submit(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from kudu_py.common.wire import partition_to_pb, predicates_from_pb
 from kudu_py.env.clock import HybridClock
 from kudu_py.env.workers import Workers
 from kudu_py.pb import tserver_pb2
+from kudu_py.pb.common_pb2 import ErrorDetail
 from kudu_py.pb.tserver_pb2_grpc import TabletServerServiceServicer
 from kudu_py.rpc.server import serve_stream
 from kudu_py.tablet.digest import digest_of
@@ -49,6 +50,15 @@ def data_state_to_pb(state: DataState) -> tserver_pb2.TabletDataState.ValueType:
     return _DATA_STATE_TO_PB[state]
 
 
+def _add_write_answer(
+    message: tserver_pb2.WriteStreamResponse, number: int, answer: tserver_pb2.WriteResponse | ErrorDetail
+) -> None:
+    if isinstance(answer, ErrorDetail):
+        message.items.add(id=number, error=answer)
+    else:
+        message.items.add(id=number, response=answer)
+
+
 class TabletServerServicer(TabletServerServiceServicer):
     """What clients ask of a tablet server."""
 
@@ -69,16 +79,19 @@ class TabletServerServicer(TabletServerServiceServicer):
     ) -> AsyncIterator[tserver_pb2.WriteStreamResponse]:
         return serve_stream(
             request_iterator,
-            lambda message: message.items,
-            self._write_item,
-            lambda item, error: tserver_pb2.WriteStreamResponse.Item(id=item.id, error=error),
-            lambda answers: tserver_pb2.WriteStreamResponse(items=answers),
+            take=self._take_write,
+            tag_of=lambda item: item.id,
+            message_type=tserver_pb2.WriteStreamResponse,
+            add=_add_write_answer,
             in_flight_max=WRITES_PER_STREAM_MAX,
         )
 
-    async def _write_item(self, item: tserver_pb2.WriteStreamRequest.Item) -> tserver_pb2.WriteStreamResponse.Item:
-        response = await self._manager.replica(item.request.tablet_id).write(item.request)
-        return tserver_pb2.WriteStreamResponse.Item(id=item.id, response=response)
+    def _take_write(
+        self,
+        item: tserver_pb2.WriteStreamRequest.Item,
+        respond: Callable[[tserver_pb2.WriteResponse | KuduError], None],
+    ) -> None:
+        self._manager.replica(item.request.tablet_id).begin_write(item.request, respond)
 
     async def Scan(self, request: tserver_pb2.ScanRequest, context: Any) -> AsyncIterator[tserver_pb2.ScanResponse]:
         replica = self._manager.replica(request.tablet_id)

@@ -170,6 +170,11 @@ class Log:
         return self._failure is not None
 
     @property
+    def waits_for_room(self) -> bool:
+        """Whether the disk was found full and no try since has found room."""
+        return self._allocator.is_full
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all segment files in use."""
         return sum(segment.size_bytes for segment in self._segments)
@@ -245,8 +250,12 @@ class Log:
             return False
         return True
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record], *, hold: bool = False) -> None:
         """Accepts records that continue the log. Does not wait; `on_durable` follows.
+
+        Args:
+            records: contiguous, after the last.
+            hold: the disk gets them by `start`, which has to follow soon, or with what comes before that.
 
         Raises:
             KuduError: SERVER_TOO_BUSY, try later, if even the reserve of the queue is used up; IO_ERROR if the log has
@@ -271,7 +280,11 @@ class Log:
                 self._terms.add(op_id.index, term)
         self._last = records[-1].op_id
         self._recent.append(records, payload_bytes)
-        self._writer.append(records, payload_bytes)
+        self._writer.append(records, payload_bytes, hold=hold)
+
+    def start(self) -> None:
+        """Gives the disk what was held."""
+        self._writer.start()
 
     def truncate_after(self, index: int) -> None:
         """Takes back all entries above `index`. Does not wait; durable before any later append is reported durable.

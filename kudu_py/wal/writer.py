@@ -91,11 +91,11 @@ class Writer:
     def queued_bytes(self) -> int:
         return self._queue_payload_bytes + self._in_flight_payload_bytes
 
-    def append(self, records: Sequence[Record], payload_bytes: int) -> None:
-        """Queues records that continue the log; starts at once if the disk is idle."""
+    def append(self, records: Sequence[Record], payload_bytes: int, *, hold: bool) -> None:
+        """Queues records that continue the log; starts at once if the disk is idle, unless told to `hold`."""
         self._queue.extend(records)
         self._queue_payload_bytes += payload_bytes
-        if self.in_flight_since is None:
+        if self.in_flight_since is None and not hold:
             self.start()
 
     def truncate_after(self, op_id: OpId) -> None:

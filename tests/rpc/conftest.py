@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from kudu_py.common.ids import ServerId
 from kudu_py.pb import consensus_pb2, consensus_pb2_grpc, tserver_pb2, tserver_pb2_grpc
+from kudu_py.pb.common_pb2 import ErrorDetail
 from kudu_py.rpc.dialer import GrpcDialer
 from kudu_py.rpc.server import RpcServer, RpcServerOptions, call_remaining_s, serve_stream
 
@@ -24,7 +25,7 @@ class ConsensusServicer(consensus_pb2_grpc.ConsensusServiceServicer):
     on_last_op_id: Callable[[], None] = lambda: None
     held: asyncio.Event = field(default_factory=asyncio.Event)
     updates: list[int] = field(default_factory=list)
-    cancelled: list[int] = field(default_factory=list)
+    waiting: list[Callable[[object], None]] = field(default_factory=list)
     remaining_s: list[float | None] = field(default_factory=list)
 
     async def GetLastOpId(self, request, context):
@@ -37,26 +38,31 @@ class ConsensusServicer(consensus_pb2_grpc.ConsensusServiceServicer):
         return consensus_pb2.RequestVoteResponse()
 
     def UpdateConsensusStream(self, request_iterator, context):
-        Item = consensus_pb2.UpdateConsensusStreamResponse.Item
-
-        async def handle(item):
+        def take(item, respond):
             self.updates.append(item.sequence)
             if item.request.tablet_id == "held":
-                try:
-                    await self.held.wait()
-                except asyncio.CancelledError:
-                    self.cancelled.append(item.sequence)
-                    raise
-            return Item(sequence=item.sequence, response=consensus_pb2.UpdateConsensusResponse())
+                self.waiting.append(respond)
+            else:
+                respond(consensus_pb2.UpdateConsensusResponse())
+
+        def add(message, sequence, answer):
+            is_error = isinstance(answer, ErrorDetail)
+            message.items.add(sequence=sequence, **{"error" if is_error else "response": answer})
 
         return serve_stream(
             request_iterator,
-            lambda message: message.items,
-            handle,
-            lambda item, error: Item(sequence=item.sequence, error=error),
-            lambda answers: consensus_pb2.UpdateConsensusStreamResponse(items=answers),
+            take=take,
+            tag_of=lambda item: item.sequence,
+            message_type=consensus_pb2.UpdateConsensusStreamResponse,
+            add=add,
             in_flight_max=4,
         )
+
+    def answer_waiting(self):
+        """Answers what is held."""
+        waiting, self.waiting = self.waiting, []
+        for respond in waiting:
+            respond(consensus_pb2.UpdateConsensusResponse())
 
 
 @dataclass
@@ -74,16 +80,19 @@ class TabletServicer(tserver_pb2_grpc.TabletServerServiceServicer):
             self.scan_closed.set()
 
     def WriteStream(self, request_iterator, context):
-        async def handle(item):
+        def take(item, respond):
             self.on_write(item.request)
-            return tserver_pb2.WriteStreamResponse.Item(id=item.id, response=tserver_pb2.WriteResponse())
+            respond(tserver_pb2.WriteResponse())
+
+        def add(message, number, answer):
+            message.items.add(id=number, **{"error" if isinstance(answer, ErrorDetail) else "response": answer})
 
         return serve_stream(
             request_iterator,
-            lambda message: message.items,
-            handle,
-            lambda item, error: tserver_pb2.WriteStreamResponse.Item(id=item.id, error=error),
-            lambda answers: tserver_pb2.WriteStreamResponse(items=answers),
+            take=take,
+            tag_of=lambda item: item.id,
+            message_type=tserver_pb2.WriteStreamResponse,
+            add=add,
             in_flight_max=8,
         )
 
