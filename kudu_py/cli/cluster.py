@@ -13,6 +13,7 @@ from rich.console import Console
 from kudu_py.cli import ksck as checker
 from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.ksck import Report
+from kudu_py.common.counted import counted
 
 app = typer.Typer(help="The health of a whole cluster.", no_args_is_help=True)
 
@@ -157,14 +158,14 @@ def print_text(report: Report) -> None:
     if seen.checksums is not None:
         compared = [c for c in seen.checksums if not c.error]
         console.print(
-            f"\nChecksums: {len(compared)} replicas, {sum(c.row_count for c in compared):,} rows, snapshot "
-            f"{seen.snapshot_timestamp}"
+            f"\nChecksums: {counted(len(compared), 'replica')}, {counted(sum(c.row_count for c in compared), 'row')}, "
+            f"snapshot {seen.snapshot_timestamp}"
         )
     for note in report.notes:
         console.print(f"note: {note}")
     if report.is_healthy:
         console.print("\n[green]OK[/green]")
     else:
-        console.print(f"\n[red]FAILED[/red]: {len(report.problems)} problems")
+        console.print(f"\n[red]FAILED[/red]: {counted(len(report.problems), 'problem')}")
         for problem in report.problems:
             console.print(f"  {problem}")

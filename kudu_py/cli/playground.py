@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from kudu_py.cli.health import is_serving
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import master_pb2, master_pb2_grpc, server_pb2, server_pb2_grpc
 from kudu_py.rpc.call import call
@@ -195,9 +196,9 @@ def prepare(
         if (len(record.masters), len(record.tservers)) != (master_count, tserver_count):
             raise KuduError(
                 ErrorCode.INVALID_ARGUMENT,
-                f"the playground in {directory} has {len(record.masters)} masters and {len(record.tservers)} "
-                "tablet servers, "
-                f"not {master_count} and {tserver_count}; use those numbers or another directory",
+                f"the playground in {directory} has {counted(len(record.masters), 'master')} and "
+                f"{counted(len(record.tservers), 'tablet server')}, not {master_count} and {tserver_count}; "
+                "use those numbers or another directory",
             )
         return record
     directory.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ import typer
 from kudu_py.cli.cluster import Masters, ReportFormat, split_addresses
 from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, leader_master
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import consensus_pb2, master_pb2, master_pb2_grpc
 from kudu_py.rpc.call import call
@@ -285,7 +286,7 @@ class _TextPrinter:
             print("\t".join("NULL" if value is None else _plain(value) for value in row))
 
     def end(self) -> None:
-        print(f"{self._count} rows", file=sys.stderr)
+        print(counted(self._count, "row"), file=sys.stderr)
 
 
 class _JsonPrinter:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 from kudu_py.common import wire
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
 from kudu_py.common.values import canonical
@@ -143,7 +144,10 @@ def _range_partition(item: object, schema: Schema, request: master_pb2.CreateTab
                 raise _refused(f"{here}.{side}_bound.bound_type", f"{kind!r}; it may be inclusive or exclusive")
             values = _list(bound.get("bound_values"), f"{here}.{side}_bound.bound_values")
             if len(values) > len(columns):
-                raise _refused(f"{here}.{side}_bound.bound_values", f"{len(values)} values for {len(columns)} columns")
+                raise _refused(
+                    f"{here}.{side}_bound.bound_values",
+                    f"{counted(len(values), 'value')} for {counted(len(columns), 'column')}",
+                )
             target = made.lower if side == "lower" else made.upper
             target.SetInParent()
             for column, value in zip(columns, values, strict=False):

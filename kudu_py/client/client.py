@@ -25,6 +25,7 @@ from kudu_py.client.tablet_scan import ScanContext
 from kudu_py.client.tablet_writer import TabletWriter, WriteContext
 from kudu_py.client.write_link import WriteLinks
 from kudu_py.client.write_pace import WritePace
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import mint_id
 from kudu_py.common.partition import create_partitions
@@ -68,7 +69,10 @@ def master_addresses(host: str | Sequence[str], port: int | str | Sequence[int |
     if len(ports) == 1:
         ports = ports * len(hosts)
     if len(ports) != len(hosts):
-        raise invalid(f"{len(hosts)} masters and {len(ports)} ports were given: give one port, or one for each")
+        raise invalid(
+            f"{counted(len(hosts), 'master')} and {counted(len(ports), 'port')} were given: "
+            "give one port, or one for each"
+        )
     addresses = []
     for one, its_port in zip(hosts, ports, strict=True):
         try:
@@ -557,8 +561,8 @@ class KuduClient:
             if pause_s >= deadline.remaining_s:
                 raise KuduError(
                     ErrorCode.TIMED_OUT,
-                    f"table {name!r} was created, but only {response.running_tablet_count} of its "
-                    f"{response.tablet_count} tablets run by now",
+                    f"table {name!r} was created, but of its {counted(response.tablet_count, 'tablet')} "
+                    f"only {response.running_tablet_count} run by now",
                     verdict=Verdict.UNKNOWN,
                 )
             await asyncio.sleep(pause_s)

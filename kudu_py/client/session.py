@@ -21,6 +21,7 @@ from kudu_py.client.errors import invalid, public_error, raises_public, raises_p
 from kudu_py.client.location_cache import TableLocations
 from kudu_py.client.pieces import BatchPiece, RowErrors, RowPiece
 from kudu_py.client.table import TableInfo, WriteOperation, operation_of
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.row_batch import RowBatch, RowOperation, validate
 from kudu_py.common.schema import ColumnSchema
@@ -360,7 +361,8 @@ class KuduSession:
             codes = {error.code for error in self._errors}
             raise KuduError(
                 codes.pop() if len(codes) == 1 else ErrorCode.IO_ERROR,
-                f"{failed} rows were not applied{f' ({unknown} of them maybe)' if unknown else ''}{first}",
+                f"{counted(failed, 'row')} {'was' if failed == 1 else 'were'} not applied"
+                f"{f' ({unknown} of them maybe)' if unknown else ''}{first}",
                 verdict=Verdict.UNKNOWN if unknown else Verdict.FAILED,
             )
 

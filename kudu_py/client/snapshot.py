@@ -80,7 +80,7 @@ async def choose_snapshot(
             voters = [replica for replica in missing.replicas if replica.votes]
             raise KuduError(
                 ErrorCode.UNAVAILABLE,
-                f"too few of the {len(voters)} servers of tablet {missing.tablet_id} answer to choose a snapshot: "
+                f"too few servers of tablet {missing.tablet_id} answer to choose a snapshot; it has "
                 f"{', '.join(replica.address for replica in voters) or 'none is known'}",
                 verdict=Verdict.TRY_LATER,
             )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kudu_py.client.errors import invalid, raises_public
 from kudu_py.client.row_checker import UNSET, RowChecker, cell_value
+from kudu_py.common.counted import counted
 from kudu_py.common.partition import PartitionSchema
 from kudu_py.common.predicate import Predicate, PredicateOp
 from kudu_py.common.row_batch import RowOperation
@@ -49,7 +50,10 @@ class WriteOperation:
                     values[_position(table.schema, name) if position is None else position] = value
             else:
                 if len(record) > len(values):
-                    raise invalid(f"the row has {len(record)} values; table {table.name!r} has {len(values)} columns")
+                    raise invalid(
+                        f"the row has {counted(len(record), 'value')}; table {table.name!r} has"
+                        f" {counted(len(values), 'column')}"
+                    )
                 values[: len(record)] = record
         self.values = values
 

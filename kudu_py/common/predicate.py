@@ -15,6 +15,7 @@ from enum import Enum, unique
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
 
@@ -65,7 +66,7 @@ class Predicate:
         wanted = 1 if self.op in _COMPARISONS else 0 if self.op in _ZERO_VALUES else None
         if wanted is not None and len(self.values) != wanted:
             raise _invalid(
-                f"predicate {self.op.value} on {self.column!r} takes {wanted} values, not {len(self.values)}"
+                f"predicate {self.op.value} on {self.column!r} takes {counted(wanted, 'value')}, not {len(self.values)}"
             )
         if len(self.values) > MAX_IN_VALUES:
             raise _invalid(

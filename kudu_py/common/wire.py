@@ -10,6 +10,7 @@ import datetime
 import decimal
 from collections.abc import Iterable, Sequence
 
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.opid import OpId
 from kudu_py.common.partition import HashLevel, Partition, PartitionSchema, RangePartition, describe_partition
@@ -299,7 +300,9 @@ def _range_columns(schema: Schema, partition_schema: PartitionSchema, count: int
     names = partition_schema.range_columns
     if count > len(names):
         shown = ", ".join(names) or "none"
-        raise _invalid(f"a range bound has {count} values for {len(names)} range columns ({shown})")
+        raise _invalid(
+            f"a range bound has {counted(count, 'value')} for {counted(len(names), 'range column')} ({shown})"
+        )
     return [schema.column(name) for name in names]
 
 

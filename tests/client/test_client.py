@@ -138,7 +138,7 @@ async def test_flush_tells_of_errors_and_keeps_them(client, table):
     await session.flush()
     await session.apply(table.new_insert((1, 2)))
     await session.apply(table.new_insert((2, 2)))
-    with pytest.raises(kudu.KuduAlreadyPresent, match="1 rows were not applied"):
+    with pytest.raises(kudu.KuduAlreadyPresent, match="1 row was not applied"):
         await session.flush()
     errors, overflowed = session.get_pending_errors()
     assert [(error.row, error.operation, error.was_possibly_successful()) for error in errors] == [

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import RandomBits, ServerId
 
@@ -60,7 +61,7 @@ class Placer:
         if len(left) < count:
             raise KuduError(
                 ErrorCode.REPLICATION_FACTOR_TOO_HIGH,
-                f"{count} more tablet servers are needed; only {len(left)} are live and have no replica of this tablet",
+                f"the tablet needs {counted(count, 'more tablet server')}; {len(left)} live without a replica of it",
             )
         domains = Counter(candidate.fault_domain for candidate in existing if candidate.fault_domain)
         hosts = Counter(candidate.host for candidate in existing)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import RandomBits, ServerId, TableId, TabletId, mint_id
 from kudu_py.common.partition import Partition, PartitionSchema, RangePartition, create_partitions
@@ -192,7 +193,8 @@ def _require_servers(state: CatalogState, num_replicas: int, servers: Servers) -
     if servers.settling and (live < num_replicas or not state.replica_counts.keys() <= servers.known):
         raise KuduError(
             ErrorCode.UNAVAILABLE,
-            f"this master has just started and has heard of {live} tablet servers so far; ask again in a moment",
+            f"this master has just started and has heard of {counted(live, 'tablet server')} so far;"
+            " ask again in a moment",
             verdict=Verdict.TRY_LATER,
         )
     if live < num_replicas:
@@ -214,8 +216,9 @@ def _require_room(request: NewTable, num_replicas: int, servers: Servers, option
     if bound and replicas > bound:
         raise KuduError(
             ErrorCode.TOO_MANY_TABLETS,
-            f"table {request.name!r} would bring {replicas} replicas at once; {len(servers.live)} live tablet servers"
-            f" take {options.max_create_tablets_per_ts} each at most (max_create_tablets_per_ts), {bound} together;"
+            f"table {request.name!r} would bring {counted(replicas, 'replica')} at once, and at most {bound} may come:"
+            f" {options.max_create_tablets_per_ts} for each of {counted(len(servers.live), 'live tablet server')}"
+            " (max_create_tablets_per_ts);"
             " use fewer partitions or replicas, or add range partitions later",
         )
 
