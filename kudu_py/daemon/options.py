@@ -72,12 +72,6 @@ class CommonOptions:
         group=_STORAGE,
         minimum=1,
     )
-    tablet_history_max_age_sec: int = flag(
-        7 * 24 * 3600,
-        "How far back snapshots can be read; older history may be dropped by compaction.",
-        group=_STORAGE,
-        minimum=0,
-    )
 
     rpc_bind_addresses: str = flag(
         "",
@@ -127,9 +121,6 @@ class CommonOptions:
         minimum=256 << 20,
         aliases=("memory_limit_hard_bytes",),
     )
-    maintenance_manager_num_threads: int = flag(
-        1, "Flushes and compactions at once.", group=_RESOURCES, minimum=1, maximum=64
-    )
 
     log_format: str = flag("json", "Form of the log lines.", group=_PROCESS, choices=("json", "console"))
     log_level: str = flag(
@@ -141,11 +132,6 @@ class CommonOptions:
     )
     shutdown_grace_ms: int = flag(
         5_000, "After SIGTERM: how long calls under way may take before they are cut off.", group=_PROCESS, minimum=0
-    )
-    fault_domain: str = flag(
-        "",
-        "Replicas of one tablet are kept in different domains where there is a way. Default: the host's name.",
-        group=_CLUSTER,
     )
 
     def __post_init__(self) -> None:
@@ -190,10 +176,6 @@ class CommonOptions:
         """
         return self.rpc_advertised_addresses or reachable_address(bound, host_name)
 
-    def fault_domain_or(self, host_name: str) -> str:
-        """The domain; the host is the smallest there is."""
-        return self.fault_domain or host_name
-
     def _address(self, name: str, given: str) -> HostPort:
         try:
             return parse_address(given, what=f"--{name}", default_port=self.rpc_port_default)
@@ -211,6 +193,12 @@ class TabletServerOptions(CommonOptions):
     webserver_port: int = flag(
         TSERVER_HTTP_PORT, "Port of the HTTP server; 0 takes a free one.", group=_NETWORK, minimum=0, maximum=65535
     )
+    tablet_history_max_age_sec: int = flag(
+        7 * 24 * 3600,
+        "How far back snapshots can be read; older history may be dropped by compaction.",
+        group=_STORAGE,
+        minimum=0,
+    )
     tserver_master_addrs: str = flag(
         f"127.0.0.1:{MASTER_RPC_PORT}", "Comma-separated host:port of all masters.", group=_CLUSTER
     )
@@ -218,14 +206,19 @@ class TabletServerOptions(CommonOptions):
     heartbeat_rpc_timeout_ms: int = flag(
         15_000, "After this a heartbeat without an answer is given up.", group=_CLUSTER, minimum=100
     )
+    fault_domain: str = flag(
+        "",
+        "Replicas of one tablet are kept in different domains where there is a way. Default: the host's name.",
+        group=_CLUSTER,
+    )
+    maintenance_manager_num_threads: int = flag(
+        1, "Flushes and compactions at once.", group=_RESOURCES, minimum=1, maximum=64
+    )
     scanner_ttl_ms: int = flag(
         60_000, "A scan whose client takes nothing for so long is closed.", group=_RESOURCES, minimum=100
     )
     num_tablets_to_open_simultaneously: int = flag(
         4, "Tablets opened at once when the server starts.", group=_RESOURCES, minimum=1, maximum=256
-    )
-    follower_unavailable_considered_failed_sec: int = flag(
-        300, "A replica that its leader has not heard of for so long is failed.", group=_CONSENSUS, minimum=1
     )
 
     def __post_init__(self) -> None:
@@ -237,6 +230,10 @@ class TabletServerOptions(CommonOptions):
     def master_addresses(self) -> tuple[str, ...]:
         """host:port of each master."""
         return _masters("tserver_master_addrs", self.tserver_master_addrs)
+
+    def fault_domain_or(self, host_name: str) -> str:
+        """The domain; the host is the smallest there is."""
+        return self.fault_domain or host_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

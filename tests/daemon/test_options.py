@@ -82,8 +82,8 @@ def test_what_is_advertised_can_be_dialled():
 
 
 def test_the_host_is_the_smallest_fault_domain():
-    assert MasterOptions(fs_wal_dir="/d").fault_domain_or("host-1") == "host-1"
-    assert MasterOptions(fs_wal_dir="/d", fault_domain="rack-2").fault_domain_or("host-1") == "rack-2"
+    assert TabletServerOptions(fs_wal_dir="/d").fault_domain_or("host-1") == "host-1"
+    assert TabletServerOptions(fs_wal_dir="/d", fault_domain="rack-2").fault_domain_or("host-1") == "rack-2"
 
 
 def test_the_election_timeout_follows_from_upstreams_two_flags():
