@@ -7,6 +7,10 @@ worker that only looks up a schema pays for nothing else.
 Reads share one client per worker and master addresses. A write makes a client of its own for each task attempt: a
 client is an identity to the servers, which answer a repeated message of one identity from memory, and a second attempt
 of a task may batch its rows differently and must not get the answers of the first.
+
+A worker that Spark's daemon has forked collects garbage after every task and every hook of planning, over all objects
+alive: 10 to 45 ms with the libraries loaded here. What is alive at the beginning of its first calls is therefore
+frozen, that is, taken out of those collections for good: libraries, mostly.
 """
 
 from __future__ import annotations
@@ -31,8 +35,14 @@ GATHER_ROWS = 32_768
 """Spark's batches are gathered to so many rows before they are split by tablet, so that each tablet gets thousands."""
 GATHER_BYTES = 4 << 20
 SHOWN_ROWS = 5
+FREEZES = 3
+"""The first call loads the libraries, and what Spark loads itself comes before the second or the third. Not more: a
+frozen cycle of garbage is never freed."""
 
 _clients: dict[tuple[int, str], kudu.Client] = {}
+_WORKER_MODULES = frozenset({"pyspark.worker", "pyspark.sql.worker.utils"})
+"""Of tasks and of planning: one of them is loaded in every worker, none in a user's program."""
+_freezes = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,7 @@ def open_table(options: KuduOptions) -> TableView:
         ValueError: there is no such table.
         ConnectionError: no master can be reached.
     """
+    _freeze_libraries()
     with _named_errors(options.masters, options.table):
         table = _shared_client(options).table(options.table)
     schema = table.schema
@@ -181,6 +192,7 @@ def plan_scan(
         conditions: column, operator and value; operators are ==, <, <=, >, >=, in, is null, is not null. Rows must
             match all of them.
     """
+    _freeze_libraries()
     with _named_errors(options.masters, options.table):
         table = _shared_client(options).table(options.table)
         builder = table.scan_token_builder()
@@ -222,6 +234,7 @@ def _predicate(column: Any, operator: str, value: object) -> Any:
 
 def scan_token(options: KuduOptions, token: bytes) -> Iterator[pa.RecordBatch]:
     """The rows of a token, in batches with the table's Arrow types."""
+    _freeze_libraries()
     with _named_errors(options.masters, options.table):
         scanner = _shared_client(options).deserialize_token_into_scanner(token)
         scanner.set_timeout_millis(options.timeout_ms)
@@ -239,6 +252,7 @@ def write_batches(options: KuduOptions, batches: Iterable[pa.RecordBatch]) -> Wr
     """
     import kudu_py.client as kudu
 
+    _freeze_libraries()
     with _named_errors(options.masters, options.table), _own_client(options.masters, options.timeout_ms) as client:
         table = client.table(options.table)
         session = client.new_session("background", timeout_ms=options.timeout_ms)
@@ -330,12 +344,15 @@ def _own_client(masters: str, timeout_ms: int = ADMIN_TIMEOUT_MS) -> Iterator[ku
 def _connect(masters: str, timeout_ms: int) -> kudu.Client:
     import kudu_py.client as kudu
 
-    client = kudu.connect(masters, admin_timeout_ms=min(timeout_ms, ADMIN_TIMEOUT_MS), rpc_timeout_ms=timeout_ms)
-    if "pyspark.worker" in sys.modules:
-        # A Spark worker collects garbage after every task, 10 to 30 ms with the libraries loaded here. What is alive
-        # now lives on.
+    return kudu.connect(masters, admin_timeout_ms=min(timeout_ms, ADMIN_TIMEOUT_MS), rpc_timeout_ms=timeout_ms)
+
+
+def _freeze_libraries() -> None:
+    """Begins a call in a worker; does nothing in the process of the user's own program."""
+    global _freezes
+    if _freezes < FREEZES and not _WORKER_MODULES.isdisjoint(sys.modules):
+        _freezes += 1
         gc.freeze()
-    return client
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """`KuduDataSource`: name, schema, reader, writer.
 
 Spark calls every hook in a Python process of its own, with nothing shared between them but what is pickled: options and
-schema here, plain strings and bytes in partitions and commit messages.
+schema here, plain strings and bytes in partitions and commit messages. Reader and writer, which need pyarrow, are
+imported when one is made: the process in which Spark looks up names of sources imports this module and no more.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_connector.cluster import TableView, open_table
 from spark_connector.options import KuduOptions, parse
-from spark_connector.reader import KuduReader
 from spark_connector.type_mapping import to_spark
-from spark_connector.writer import KuduWriter, check_frame
 
 
 class KuduDataSource(DataSource):
@@ -35,6 +34,8 @@ class KuduDataSource(DataSource):
         Raises:
             ValueError: names the column that the table lacks or has as another type.
         """
+        from spark_connector.reader import KuduReader
+
         options = parse(self.options)
         view = open_table(options)
         if not schema.fields:
@@ -51,6 +52,8 @@ class KuduDataSource(DataSource):
         Raises:
             ValueError: says what does not fit and what to do.
         """
+        from spark_connector.writer import KuduWriter, check_frame
+
         options = parse(self.options)
         if overwrite:
             raise ValueError(
