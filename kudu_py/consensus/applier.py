@@ -25,11 +25,32 @@ class StateMachine(Protocol):
         """
 
 
+class MemoryAccount(Protocol):
+    """Where memory is accounted for, over all replicas of a server."""
+
+    def has_room_to_keep(self) -> bool:
+        """Whether entries may stay in memory; they can be read from the log again."""
+
+    def change(self, delta_bytes: int) -> None:
+        """Memory was taken or given back."""
+
+
+class NoAccount:
+    """Of a replica whose memory nobody bounds."""
+
+    def has_room_to_keep(self) -> bool:
+        return True
+
+    def change(self, delta_bytes: int) -> None:
+        pass
+
+
 class Applier:
     """The way of entries from the log into the state machine.
 
-    Entries are kept in memory between append and apply, up to a bound; those above it and those found in the log at a
-    start are read from the log again. Invariant: ``applied_index <= committed_index``.
+    Entries are kept in memory between append and apply, up to a bound and while the server has memory; the others, and
+    those found in the log at a start, are read from the log again. Refusing instead would not do: servers full of each
+    other's entries would wait for each other. Invariant: ``applied_index <= committed_index``.
 
     Attributes:
         applied_index: the last entry applied.
@@ -53,6 +74,7 @@ class Applier:
         on_slice: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
         spawn: Callable[[Coroutine[object, object, None], str], None],
+        memory: MemoryAccount,
     ) -> None:
         """An applier that holds nothing yet.
 
@@ -63,11 +85,14 @@ class Applier:
             on_applied: told of each entry. on_slice: told of the last index of each slice.
             on_failure: told, once, that an entry could not be applied.
             spawn: owns the task that reads from the log.
+            memory: gets the size of entries kept for other leaders; what this replica proposed, its proposer accounts
+                for until it is applied.
         """
         self._state_machine, self._log, self._clock, self._rounds = state_machine, log, clock, rounds
         self._slice_s, self._kept_bytes_max = slice_s, kept_bytes_max
         self._lazy_s, self._lazy_bytes_max = lazy_s, lazy_bytes_max
         self._on_applied, self._on_slice, self._on_failure, self._spawn = on_applied, on_slice, on_failure, spawn
+        self._memory = memory
         self._loop = asyncio.get_running_loop()
         self._kept: dict[int, Entry] = {}
         # There is something to apply; the loop was asked for a turn; the last slice took all of its time.
@@ -77,19 +102,20 @@ class Applier:
         self._later: asyncio.TimerHandle | None = None
         self.applied_index = self.committed_index = applied_index
         self.kept_bytes = 0
+        self._followed_bytes = self._accounted_bytes = 0
 
     def keep(self, entry: Entry) -> None:
         """An entry was appended; it will be wanted soon."""
-        size = len(entry.record)
-        if self.kept_bytes + size <= self._kept_bytes_max:
-            self._kept[entry.op_id.index] = entry
-            self.kept_bytes += size
+        if self.kept_bytes + len(entry.record) <= self._kept_bytes_max and self._memory.has_room_to_keep():
+            self._hold(entry)
+            self._account()
 
     def drop_after(self, index: int) -> None:
         """Entries above `index` were overwritten."""
         assert index >= self.committed_index, f"committed entries after {index} cannot be overwritten"
         for dropped in [kept for kept in self._kept if kept > index]:
-            self.kept_bytes -= len(self._kept.pop(dropped).record)
+            self._let_go(self._kept.pop(dropped))
+        self._account()
 
     def kept(self, index: int) -> Entry | None:
         """The entry at `index` if it waits in memory."""
@@ -120,8 +146,11 @@ class Applier:
             self._run()
 
     def stop(self) -> None:
-        """Applies nothing any more."""
+        """Applies nothing any more, and keeps nothing."""
         self._is_stopped = True
+        self._kept.clear()
+        self.kept_bytes = self._followed_bytes = 0
+        self._account()
         if self._later is not None:
             self._later.cancel()
             self._later = None
@@ -154,7 +183,7 @@ class Applier:
                 if entry is None:
                     self._load()
                     break
-                self.kept_bytes -= len(entry.record)
+                self._let_go(entry)
                 self._apply(entry)
                 if self._clock.monotonic() >= until and self.applied_index < self.committed_index:
                     self._schedule()
@@ -164,6 +193,7 @@ class Applier:
             self.stop()
             self._on_failure(error)
             return
+        self._account()
         if self.applied_index > first:
             self._on_slice(self.applied_index)
 
@@ -190,8 +220,7 @@ class Applier:
                     f"the log gave {entry.op_id} when it was asked for {first}"
                 )
                 expected = entry.op_id
-                self._kept[entry.op_id.index] = entry
-                self.kept_bytes += len(entry.record)
+                self._hold(entry)
         except Exception as error:
             if not self._is_stopped:
                 self.stop()
@@ -199,4 +228,23 @@ class Applier:
             return
         finally:
             self._is_loading = False
+        self._account()
         self._schedule()
+
+    def _hold(self, entry: Entry) -> None:
+        if self._is_stopped:
+            return
+        self._kept[entry.op_id.index] = entry
+        self.kept_bytes += len(entry.record)
+        if entry.prepared is None:
+            self._followed_bytes += len(entry.record)
+
+    def _let_go(self, entry: Entry) -> None:
+        self.kept_bytes -= len(entry.record)
+        if entry.prepared is None:
+            self._followed_bytes -= len(entry.record)
+
+    def _account(self) -> None:
+        if self._followed_bytes != self._accounted_bytes:
+            before, self._accounted_bytes = self._accounted_bytes, self._followed_bytes
+            self._memory.change(self._followed_bytes - before)

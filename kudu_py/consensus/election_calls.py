@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -31,6 +31,7 @@ class ElectionCalls:
         timeout_s: a call without an answer for this long is given up.
         post: takes facts.
         logger: bound to the replica.
+        silent: voters that did not answer when last asked; said once, not with each of many tries while they start.
     """
 
     tablet_id: TabletId
@@ -41,6 +42,7 @@ class ElectionCalls:
     timeout_s: float
     post: Callable[[Event], None]
     logger: structlog.stdlib.BoundLogger
+    silent: set[ServerId] = field(default_factory=set)
 
     async def request_vote(self, message: SendVoteRequest, voter: Member) -> None:
         """Asks for a vote; an answer becomes a fact, and no answer is no news."""
@@ -61,8 +63,11 @@ class ElectionCalls:
             # Before the vote counts: it is the voter's clock that makes what it promised hold (`time_manager`).
             self.time.observe(HybridTime(response.timestamp), f"voter {voter.uuid}")
         except KuduError as error:
-            self.logger.info("vote_not_answered", voter=voter.uuid, term=message.term, error=str(error))
+            if voter.uuid not in self.silent:
+                self.silent.add(voter.uuid)
+                self.logger.info("vote_not_answered", voter=voter.uuid, term=message.term, error=str(error))
             return
+        self.silent.discard(voter.uuid)
         if response.responder_uuid == voter.uuid:
             self.post(
                 VoteAnswered(

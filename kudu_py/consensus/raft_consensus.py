@@ -21,7 +21,6 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 
 import structlog
 
@@ -30,12 +29,12 @@ from kudu_py.common.futures import settle
 from kudu_py.common.hybrid_time import HybridTime
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import OpId
-from kudu_py.consensus.applier import Applier, StateMachine
+from kudu_py.consensus.appender import Appender, Proposal
+from kudu_py.consensus.applier import Applier, MemoryAccount, NoAccount, StateMachine
 from kudu_py.consensus.bootstrap import BootstrapResult
 from kudu_py.consensus.codec import (
     config_to_pb,
     core_entry,
-    encode_record,
     entries_from_request,
     op_id_from_pb,
     op_id_to_pb,
@@ -57,9 +56,8 @@ from kudu_py.consensus.core.events import (
     Token,
     VoteRequested,
 )
-from kudu_py.consensus.core.model import EntryKind, HardState, LogEntry, RaftConfig, RaftOptions, Role
+from kudu_py.consensus.core.model import EntryKind, HardState, RaftConfig, Role
 from kudu_py.consensus.core.output import (
-    Accepted,
     AppendReply,
     ConfigMark,
     Message,
@@ -68,9 +66,6 @@ from kudu_py.consensus.core.output import (
     Refused,
     Reply,
     RoleMark,
-    SendAppend,
-    SendRunElection,
-    SendVoteRequest,
     VoteReply,
 )
 from kudu_py.consensus.core.raft import Raft
@@ -78,65 +73,22 @@ from kudu_py.consensus.core.state import Chance
 from kudu_py.consensus.election_calls import ElectionCalls
 from kudu_py.consensus.entry import Entry
 from kudu_py.consensus.metadata import ConsensusMetadata
+from kudu_py.consensus.options import ConsensusOptions
+from kudu_py.consensus.outbox import Outbox
 from kudu_py.consensus.peer_links import Answer, PeerLinks
-from kudu_py.consensus.peers import Peer, PeerContext
+from kudu_py.consensus.peers import PeerContext
 from kudu_py.consensus.promises import Promise, Promises
 from kudu_py.consensus.rounds import Round, Rounds
-from kudu_py.consensus.time_manager import NO_TIME, TimeManager
+from kudu_py.consensus.time_manager import TimeManager
 from kudu_py.consensus.waits import Waits
 from kudu_py.env.clock import Clock, HybridClock
+from kudu_py.env.deadline import DeadlineTimer
 from kudu_py.env.disk import DiskThreads
 from kudu_py.pb import consensus_pb2
-from kudu_py.wal.format import Record
 from kudu_py.wal.log import Log
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class ConsensusOptions:
-    """Bounds of one replica; sizes in bytes, times in seconds.
-
-    Attributes:
-        raft: of the machine.
-        append_bytes_max: an UpdateConsensus holds records up to this size, and at least one.
-        rounds_in_flight_max, bytes_in_flight_max: proposals that are not applied yet; more are refused with
-            SERVER_TOO_BUSY.
-        kept_bytes_max: records kept in memory between append and apply; others are read again.
-        apply_slice_s: the loop gets its turn after applying for so long.
-        apply_lazy_s, apply_lazy_bytes_max: entries of a follower that nobody waits for are applied this much later,
-            together, unless they take more than this.
-        vote_timeout_s: a RequestVote without an answer for this long is given up.
-        clock_skew_max_s: timestamps further ahead than this are refused.
-        log_stall_max_s: a replica whose log has not taken what it was given for this long (a disk that hangs, or is
-            full) gives up leading and does not campaign. Several election timeouts, so that a sync which is merely slow
-            moves no leadership.
-        facts_kept: the last facts told to the machine, logged when an assertion fails.
-    """
-
-    raft: RaftOptions = field(default_factory=RaftOptions)
-    append_bytes_max: int = 2 << 20
-    rounds_in_flight_max: int = 8192
-    bytes_in_flight_max: int = 64 << 20
-    kept_bytes_max: int = 96 << 20
-    apply_slice_s: float = 0.005
-    apply_lazy_s: float = 0.1
-    apply_lazy_bytes_max: int = 64 << 10
-    vote_timeout_s: float = 1.0
-    clock_skew_max_s: float = 10.0
-    log_stall_max_s: float = 4.0
-    facts_kept: int = 32
-
-
-@dataclass(slots=True)
-class _Proposal:
-    """What a proposal needs to become an entry and a round, between the two steps."""
-
-    payload: bytes
-    prepared: object
-    timestamp: HybridTime | None
-    accepted: Round | None = None
-    refused: KuduError | None = None
+_NO_ACCOUNT = NoAccount()
 
 
 Waiter = Callable[[Reply | KuduError], None]
@@ -168,6 +120,7 @@ class RaftConsensus:
         on_fatal: Callable[[BaseException], None],
         on_copy_needed: Callable[[ServerId, str], None] | None = None,
         has_room: Callable[[], bool] = lambda: True,
+        memory: MemoryAccount = _NO_ACCOUNT,
     ) -> None:
         """A replica that does nothing yet; see `start`.
 
@@ -182,11 +135,12 @@ class RaftConsensus:
                 written, an entry not applied, or an assertion failed. The process has to end.
             on_copy_needed: a follower (uuid, address) lacks the tablet, or is behind the log. Repeated until it is not.
             has_room: whether a leader's entries may be taken; false where memory is short.
+            memory: what entries that wait to be applied take is accounted for there.
         """
         self.uuid, self.tablet_id, self.address = uuid, tablet_id, address
         self.metadata, self.log, self.options = metadata, log, options
-        self._threads, self._clock, self._links = threads, clock, links
-        self._on_role_change, self._on_fatal, self._on_copy_needed = on_role_change, on_fatal, on_copy_needed
+        self._threads, self._clock = threads, clock
+        self._on_role_change, self._on_fatal = on_role_change, on_fatal
         self._has_room = has_room
         self._loop = asyncio.get_running_loop()
         self._logger = _log.bind(tablet=tablet_id, server=uuid)
@@ -222,11 +176,11 @@ class RaftConsensus:
             on_slice=self._note_slice_applied,
             on_failure=self._fail,
             spawn=self._spawn,
+            memory=memory,
         )
         self._promises = Promises(self._release)
-        self._append_ends: deque[OpId] = deque()
-        self._appends = 0
-        self._peer_context = PeerContext(
+        self._appender = Appender(log=log, applier=self._applier, rounds=self._rounds, time=self._time)
+        peers = PeerContext(
             tablet_id=tablet_id,
             uuid=uuid,
             address=address,
@@ -237,8 +191,7 @@ class RaftConsensus:
             leads=lambda term: self._raft.role is Role.LEADER and self._raft.term == term,
             spawn=self._spawn,
         )
-        self._peers: dict[ServerId, Peer] = {}
-        self._calls = ElectionCalls(
+        calls = ElectionCalls(
             tablet_id=tablet_id,
             uuid=uuid,
             address=address,
@@ -248,25 +201,28 @@ class RaftConsensus:
             post=self._step,
             logger=self._logger,
         )
+        self._outbox = Outbox(
+            raft=self._raft,
+            applier=self._applier,
+            context=peers,
+            calls=calls,
+            links=links,
+            on_copy_needed=on_copy_needed,
+        )
         self._tokens = itertools.count(1)
         self._waiters: dict[Token, Waiter] = {}
-        self._proposals: dict[Token, _Proposal] = {}
-        self._received: dict[int, Entry] = {}
         self._reads: dict[Token, asyncio.Future[int]] = {}
         self._waits = Waits()
         self._leader_address: tuple[ServerId, str] | None = None
         self._inbox: deque[Event] = deque()
         self._is_stepping = self._has_left_work = False
         self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
-        self._deadline: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = DeadlineTimer(clock, self._on_deadline)
         self._is_stalled = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_reason: KuduError | None = KuduError(
             ErrorCode.TABLET_NOT_RUNNING, f"tablet {tablet_id} is starting", verdict=Verdict.TRY_LATER
         )
-        self._own_no_op: OpId | None = None
         self.elections_started = 0
         self.elections_won = 0
 
@@ -291,17 +247,9 @@ class RaftConsensus:
 
     def entries_durable(self, op_id: OpId) -> None:
         """The log is synced up to this entry; to be called with what `Log` reports, in order."""
-        ends = self._append_ends
-        if not self.log.queued_bytes:
-            # Also where appends were cut off in the queue, of which no report tells.
-            ends.clear()
-            self._promises.note_appends_durable(self._appends)
-        elif op_id in ends:
-            # The first of equal ones: an entry may have been cut off and appended again.
-            reached = ends.index(op_id) + 1
-            for _ in range(reached):
-                ends.popleft()
-            self._promises.note_appends_durable(self._appends - len(ends))
+        appends = self._appender.durable_appends(op_id)
+        if appends is not None:
+            self._promises.note_appends_durable(appends)
         if self._stop_reason is None:
             self._promises.release_due()
         self._step(EntriesDurable(op_id))
@@ -456,10 +404,7 @@ class RaftConsensus:
         if (why_not := self._why_not_ready()) is not None:
             raise why_not
         self.check_room(len(payload))
-        proposal = _Proposal(payload, prepared, timestamp)
-        token = next(self._tokens)
-        self._proposals[token] = proposal
-        return self._propose(proposal, token, EntryProposed(kind, token))
+        return self._propose(Proposal(payload, prepared, timestamp), lambda token: EntryProposed(kind, token))
 
     def change_config(self, new: RaftConfig, *, expected_config_index: int | None = None) -> Round:
         """Makes `new` the next config of the group; see `ConfigChangeProposed`.
@@ -470,10 +415,9 @@ class RaftConsensus:
         """
         if self._stop_reason is not None:
             raise self._stop_reason
-        proposal = _Proposal(b"", None, None)
-        token = next(self._tokens)
-        self._proposals[token] = proposal
-        return self._propose(proposal, token, ConfigChangeProposed(new, expected_config_index, token))
+        return self._propose(
+            Proposal(b"", None, None), lambda token: ConfigChangeProposed(new, expected_config_index, token)
+        )
 
     # Reads.
 
@@ -586,8 +530,7 @@ class RaftConsensus:
             respond(response)
 
         self._waiters[token] = replied
-        for entry in entries:
-            self._received[entry.op_id.index] = entry
+        self._appender.expect_received(entries)
         self._step(
             AppendReceived(
                 token,
@@ -598,7 +541,7 @@ class RaftConsensus:
                 commit_index,
             )
         )
-        self._received.clear()
+        self._appender.forget_received()
         if self._raft.leader == leader:
             self._leader_address = (leader, request.caller_address)
 
@@ -696,14 +639,15 @@ class RaftConsensus:
         if out.role is not None:
             self._note_role(out.role)
         if out.append:
-            self._append(out.append, out.accepted, hold=bool(out.send))
+            self._appender.append(out.append, out.accepted, hold=bool(out.send))
+            self._has_left_work = True  # the disk wants its turn first
         if out.hard_state is not None:
             self.metadata.set_hard_state(out.hard_state)
         if out.config is not None:
             self._note_config(out.config)
         for message in out.send:
             self._has_left_work = True
-            self._send(message)
+            self._outbox.send(message)
         if out.append and out.send:
             # Behind the messages, which leave at the loop's next turn: the followers' way is the longer one.
             self._loop.call_soon(self.log.start)
@@ -712,7 +656,7 @@ class RaftConsensus:
         if out.send_after_durable or out.replies_after_durable:
             self._promises.hold(
                 Promise(
-                    self._appends,
+                    self._appender.appends,
                     self.metadata.hard_states_wanted,
                     out.send_after_durable,
                     out.replies_after_durable,
@@ -726,82 +670,20 @@ class RaftConsensus:
             is_awaited = self._raft.role is Role.LEADER or len(self._waits) > 0
             self._applier.commit_to(out.commit_to, is_awaited=is_awaited)
         for follower in out.copy_to:
-            self._ask_for_copy(follower)
-        self._arm(out.deadline)
+            self._outbox.ask_for_copy(follower)
+        self._timer.set(out.deadline)
 
     # Consequences.
 
-    def _append(self, entries: Sequence[LogEntry], accepted: Sequence[Accepted], *, hold: bool) -> None:
-        tokens = {mark.op_id: mark.token for mark in accepted}
-        records = []
-        for logged in entries:
-            token = tokens.get(logged.op_id)
-            if token is not None:
-                entry = self._entry_of_proposal(logged, self._proposals.pop(token))
-            else:
-                received = self._received.get(logged.op_id.index)
-                if received is not None and received.op_id == logged.op_id:
-                    entry = received
-                    self._time.note_appended(entry.timestamp)
-                else:
-                    entry = self._own_entry(logged, b"", None, None)
-                    if logged.kind is EntryKind.NO_OP:
-                        self._own_no_op = logged.op_id
-            self._applier.keep(entry)
-            records.append(Record(entry.op_id, entry.record))
-        self._has_left_work = True  # the disk wants its turn first
-        self._appends += 1
-        self._append_ends.append(records[-1].op_id)
-        self.log.append(records, hold=hold)
-
-    def _entry_of_proposal(self, logged: LogEntry, proposal: _Proposal) -> Entry:
-        entry = self._own_entry(logged, proposal.payload, proposal.prepared, proposal.timestamp)
-        proposal.accepted = Round(entry.op_id, entry.timestamp, self._loop.create_future(), len(entry.record))
-        self._rounds.add(proposal.accepted)
-        return entry
-
-    def _own_entry(self, logged: LogEntry, payload: bytes, prepared: object, timestamp: HybridTime | None) -> Entry:
-        if logged.config is not None:
-            payload = config_to_pb(logged.config).SerializeToString()
-        if timestamp is None:
-            timestamp = self._time.assign()
-        else:
-            self._time.take(timestamp)
-        record = encode_record(logged.op_id, timestamp, logged.kind, payload)
-        return Entry(logged.op_id, timestamp, logged.kind, payload, record, prepared)
-
-    def _propose(self, proposal: _Proposal, token: Token, event: Event) -> Round:
+    def _propose(self, proposal: Proposal, event: Callable[[Token], Event]) -> Round:
         assert not self._is_stepping, "a proposal from within a step"
-        self._step(event)
-        self._proposals.pop(token, None)
+        token = next(self._tokens)
+        self._appender.expect_proposal(token, proposal)
+        self._step(event(token))
+        self._appender.forget_proposal(token)
         if proposal.accepted is not None:
             return proposal.accepted
         raise proposal.refused or self._stop_reason or self._not_the_leader()
-
-    def _send(self, message: Message) -> None:
-        match message:
-            case SendAppend():
-                peer = self._peers.get(message.to) or self._peer(message.to)
-                if peer is not None:
-                    first = self._applier.kept(message.commit_index + 1)
-                    if first is None and message.commit_index < self._raft.last_op_id.index:
-                        safe = NO_TIME  # found in the log at the start, and not read yet
-                    else:
-                        safe = self._time.announce(
-                            self.uuid,
-                            self._raft.active_config.voters,
-                            first.timestamp if first is not None else None,
-                        )
-                        self._time.note_announced(safe, message.commit_index, self.applied_index)
-                    peer.send(message, safe_timestamp=safe, timestamp=self._time.now())
-            case SendVoteRequest():
-                voter = self._raft.active_config.member(message.to)
-                if voter is not None and voter.address:
-                    self._spawn(self._calls.request_vote(message, voter), f"request vote of {message.to}")
-            case SendRunElection():
-                successor = self._raft.active_config.member(message.to)
-                if successor is not None and successor.address:
-                    self._spawn(self._calls.request_election(message, successor), f"hand over to {message.to}")
 
     def _reply(self, reply: Reply) -> None:
         waiter = self._waiters.pop(reply.token, None)
@@ -810,7 +692,7 @@ class RaftConsensus:
 
     def _release(self, messages: Sequence[Message], replies: Sequence[Reply]) -> None:
         for message in messages:
-            self._send(message)
+            self._outbox.send(message)
         for reply in replies:
             self._reply(reply)
 
@@ -818,9 +700,7 @@ class RaftConsensus:
         error = refused.error
         if error.code is ErrorCode.NOT_THE_LEADER:
             error = self._not_the_leader()
-        proposal = self._proposals.get(refused.token)
-        if proposal is not None:
-            proposal.refused = error
+        if self._appender.refuse_proposal(refused.token, error):
             return
         read = self._reads.get(refused.token)
         if read is not None:
@@ -838,13 +718,13 @@ class RaftConsensus:
 
     def _note_role(self, mark: RoleMark) -> None:
         if mark.role is Role.LEADER:
-            if self._own_no_op is None or self._own_no_op.term != mark.term:
+            if self._appender.own_no_op is None or self._appender.own_no_op.term != mark.term:
                 self.elections_won += 1
                 self._time.begin_leadership()
                 self._applier.hurry()  # its own first entry comes behind all that, and writes behind that
         else:
-            self._own_no_op = None
-            self._peers.clear()
+            self._appender.own_no_op = None
+            self._outbox.clear()
             if mark.role is Role.CANDIDATE:
                 self.elections_started += 1
         self._logger.info("role_changed", role=mark.role.value, term=mark.term, leader=mark.leader)
@@ -863,10 +743,7 @@ class RaftConsensus:
         )
         if mark.persist:
             self.metadata.set_config(mark.committed)
-        for uuid, peer in list(self._peers.items()):
-            member = mark.active.member(uuid)
-            if member is None or member.address != peer.address:
-                del self._peers[uuid]
+        self._outbox.note_config(mark.active)
 
     def _note_hard_state_durable(self, state: HardState) -> None:
         self._promises.note_hard_states_durable(self.metadata.hard_states_durable)
@@ -884,27 +761,9 @@ class RaftConsensus:
         self._waits.note_applied(index)
         self._waits.note_safe(self._time.safe_time)
 
-    def _arm(self, deadline: float | None) -> None:
-        """Sets the timer, lazily: a deadline that moves away is only noticed when the old one has come."""
-        self._deadline = deadline
-        if deadline is None:
-            return
-        if self._timer is not None:
-            if self._timer_at <= deadline:
-                return
-            self._timer.cancel()
-        # Noted here, for uvloop gives a handle without a time for what is already due.
-        self._timer_at = deadline
-        self._timer = self._loop.call_at(deadline, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        if self._deadline is None or self._stop_reason is not None:
-            return
-        if self._clock.monotonic() >= self._deadline:
+    def _on_deadline(self) -> None:
+        if self._stop_reason is None:
             self._step(LogStalled() if self._is_log_stalled() else ClockAdvanced())
-        else:
-            self._arm(self._deadline)
 
     def _is_log_stalled(self) -> bool:
         """Whether the log was found stalled twice in a row: a process that was stopped finds its own timers first, and
@@ -913,20 +772,6 @@ class RaftConsensus:
         if self._is_stalled and was_stalled and self._raft.role is Role.LEADER:
             self._logger.error("log_stalled", stalled_s=round(self.log.stalled_s, 1), last=str(self.last_op_id))
         return self._is_stalled and was_stalled
-
-    # Other servers.
-
-    def _peer(self, uuid: ServerId) -> Peer | None:
-        member = self._raft.active_config.member(uuid)
-        if member is None or not member.address:
-            return None
-        peer = self._peers[uuid] = Peer(self._peer_context, uuid, member.address, self._links.link(member.address))
-        return peer
-
-    def _ask_for_copy(self, follower: ServerId) -> None:
-        member = self._raft.active_config.member(follower)
-        if self._on_copy_needed is not None and member is not None:
-            self._loop.call_soon(self._on_copy_needed, follower, member.address)
 
     # Waiting.
 
@@ -963,7 +808,7 @@ class RaftConsensus:
             return self._stop_reason
         if self._raft.role is not Role.LEADER:
             return self._not_the_leader()
-        no_op = self._own_no_op
+        no_op = self._appender.own_no_op
         wait_s = self._time.wait_before_writes_s()
         if no_op is None or no_op.index > self.applied_index or wait_s > 0:
             return KuduError(
@@ -1027,10 +872,8 @@ class RaftConsensus:
         self._stop_reason = reason
         self._applier.stop()
         self._inbox.clear()
-        self._peers.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._outbox.clear()
+        self._timer.cancel()
         self._rounds.fail_all(f"{reason.message}; the outcome of the operation is unknown")
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():

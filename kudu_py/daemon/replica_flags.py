@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kudu_py.consensus.core.model import RaftOptions
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.peer_links import PeerLinkOptions
-from kudu_py.consensus.raft_consensus import ConsensusOptions
 from kudu_py.daemon.options import CommonOptions
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.tablet import TabletOptions

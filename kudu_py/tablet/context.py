@@ -9,8 +9,8 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.hybrid_time import HybridTime, add_micros
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.consensus.core.state import Chance
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.peer_links import PeerLinkOptions, PeerLinks
-from kudu_py.consensus.raft_consensus import ConsensusOptions
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
 from kudu_py.env.workers import Workers

@@ -8,7 +8,8 @@ from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 
 
 class MemoryBudget:
-    """Bytes held by unflushed rows and by writes on their way, over all replicas of a server.
+    """Bytes held by unflushed rows, by writes on their way and by entries of other leaders that are not applied yet,
+    over all replicas of a server.
 
     Above `pressure_bytes` flushes are urged. Above `limit_bytes` writes are refused, before they take a timestamp,
     until a flush has made room. The limit is a part of the process's memory: flushes copy what they sort, and Arrow,
@@ -51,6 +52,10 @@ class MemoryBudget:
             return True
         self.on_pressure()
         return False
+
+    def has_room_to_keep(self) -> bool:
+        """Whether entries that wait to be applied may stay in memory; else they are read from the log again."""
+        return self.used_bytes <= self.limit_bytes
 
     def change(self, delta_bytes: int) -> None:
         """Takes or gives back memory."""

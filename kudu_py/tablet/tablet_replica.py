@@ -273,6 +273,7 @@ class TabletReplica:
             on_fatal=self._on_consensus_failure,
             on_copy_needed=self._note_copy_needed,
             has_room=context.memory.has_room_to_follow,
+            memory=context.memory,
         )
         intake = WriteIntake(context, consensus, opened.tablet, opened.retained, self.tablet_id)
         checkpointer = Checkpointer(

@@ -21,8 +21,9 @@ from kudu_py.consensus.core.model import EntryKind, HardState, Member, MemberTyp
 from kudu_py.consensus.core.output import RoleMark
 from kudu_py.consensus.entry import Entry
 from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.peer_links import PeerLinkOptions, PeerLinks
-from kudu_py.consensus.raft_consensus import ConsensusOptions, RaftConsensus
+from kudu_py.consensus.raft_consensus import RaftConsensus
 from kudu_py.consensus.rounds import Round
 from kudu_py.consensus.service import ConsensusServicer
 from kudu_py.env.clock import Clock, HybridClock

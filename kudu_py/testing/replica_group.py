@@ -21,7 +21,7 @@ from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.row_batch import RowBatch, RowOperation
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig, RaftOptions
-from kudu_py.consensus.raft_consensus import ConsensusOptions
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.service import ConsensusServicer
 from kudu_py.env.clock import HybridClock
 from kudu_py.env.workers import InlineWorkers

@@ -42,8 +42,8 @@ async def serve(options: argparse.Namespace) -> None:
     from prometheus_client import CollectorRegistry
 
     from kudu_py.common.ids import ServerId, TabletId, mint_id
+    from kudu_py.consensus.options import ConsensusOptions
     from kudu_py.consensus.peer_links import PeerLinkOptions, Transport
-    from kudu_py.consensus.raft_consensus import ConsensusOptions
     from kudu_py.env.clock import SystemClock
     from kudu_py.env.posix_disk import PosixDiskThreads
     from kudu_py.rpc.dialer import GrpcDialer

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.consensus.raft_consensus import ConsensusOptions
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.pb import consensus_pb2
 from kudu_py.testing.consensus_group import TESTING_OPTIONS, SimGroup
 

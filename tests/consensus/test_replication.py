@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kudu_py.consensus.core.model import Role
-from kudu_py.consensus.raft_consensus import ConsensusOptions
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.testing.consensus_group import TESTING_OPTIONS, SimGroup
 from kudu_py.wal.options import WalOptions
 

@@ -8,7 +8,7 @@ import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.consensus.core.model import Role
-from kudu_py.consensus.raft_consensus import ConsensusOptions
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.testing.consensus_group import TESTING_OPTIONS, SimGroup
 
 

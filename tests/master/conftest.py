@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId, mint_id
 from kudu_py.consensus.core.model import RaftOptions
-from kudu_py.consensus.raft_consensus import ConsensusOptions
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.daemon.surroundings import Surroundings
 from kudu_py.env.workers import InlineWorkers
 from kudu_py.master.catalog.options import CatalogOptions
