@@ -368,15 +368,18 @@ def _joined_bits(parts: Sequence[tuple[int, int]], n: int) -> pa.Buffer:
 
 
 def _joined_strings(batches: Sequence[SmallBatch], i: int, n: int) -> tuple[pa.Buffer, pa.Buffer]:
-    lengths, parts = [], []
+    firsts, lasts, parts = [], [], []
     for batch in batches:
-        place = batch.plan.places[i]
-        offsets = batch.payload[place.values : place.values + 4 * (batch.plan.rows + 1)]
-        lengths.append(np.diff(np.frombuffer(offsets, np.int32)))
-        first, last = int.from_bytes(offsets[:4], "little"), int.from_bytes(offsets[-4:], "little")
-        parts.append(batch.payload[place.data + first : place.data + last])
+        place, payload, rows = batch.plan.places[i], batch.payload, batch.plan.rows
+        at, end = place.values, place.values + 4 * rows
+        firsts.append(payload[at:end])
+        lasts.append(payload[at + 4 : end + 4])
+        first = int.from_bytes(payload[at : at + 4], "little")
+        last = int.from_bytes(payload[end : end + 4], "little")
+        parts.append(payload[place.data + first : place.data + last])
     joined = np.zeros(n + 1, np.int32)
-    np.cumsum(np.concatenate(lengths), out=joined[1:])
+    lengths = np.frombuffer(b"".join(lasts), np.int32) - np.frombuffer(b"".join(firsts), np.int32)
+    np.cumsum(lengths, out=joined[1:])
     return pa.py_buffer(joined), pa.py_buffer(b"".join(parts))
 
 

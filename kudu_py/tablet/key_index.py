@@ -58,6 +58,15 @@ class DeadRows:
         np.bitwise_or.at(self._bits, at >> 3, np.left_shift(1, at & 7).astype(np.uint8))
         self.count += len(row_ids)
 
+    def add_one(self, row_id: int) -> None:
+        """As `add` for one row."""
+        at = row_id - self._base
+        if 0 <= at < 8 * len(self._bits):
+            self._bits[at >> 3] |= np.uint8(1 << (at & 7))
+            self.count += 1
+        else:
+            self.add(np.array([row_id]))
+
     def contains(self, row_ids: I64) -> Bools:
         """bool[n]."""
         at = row_ids - self._base
@@ -118,33 +127,30 @@ class KeyIndex:
     def find_one(self, key_hash: int, key: Key) -> int:
         """As `find` for one key."""
         active = self.active
-        position = active.index.find_one(key_hash, lambda at: active.key_at(at) == key)
-        if position >= 0:
-            return position + active.first_row_id
+        for position in active.index.candidates(key_hash):
+            if active.key_at(position) == key:
+                return position + active.first_row_id
+        return self._find_older(key_hash, key) if self.frozen or self.runs else -1
+
+    def _find_older(self, key_hash: int, key: Key) -> int:
+        dead = self.dead
         for memrowset in self.frozen:
-            position = self._find_one_frozen(memrowset, key_hash, key)
-            if position >= 0:
-                return position + memrowset.first_row_id
+            first = memrowset.first_row_id
+            for position in memrowset.index.candidates(key_hash):
+                if not dead.contains_one(position + first) and memrowset.key_at(position) == key:
+                    return position + first
         for run in self.runs:
-            row_id = run.find_one(
-                key_hash, lambda at: not self.dead.contains_one(at) and self.locations.key_of(at) == key
-            )
+            row_id = run.find_one(key_hash, lambda at: not dead.contains_one(at) and self.locations.key_of(at) == key)
             if row_id >= 0:
                 return row_id
         return -1
-
-    def _find_one_frozen(self, memrowset: MemRowSet, key_hash: int, key: Key) -> int:
-        first = memrowset.first_row_id
-        return memrowset.index.find_one(
-            key_hash, lambda at: not self.dead.contains_one(at + first) and memrowset.key_at(at) == key
-        )
 
     def remove_one(self, key_hash: int, row_id: int) -> None:
         """As `remove` for one row."""
         if row_id >= self.active.first_row_id:
             self.active.index.remove_one(key_hash, row_id - self.active.first_row_id)
         else:
-            self.dead.add(np.array([row_id]))
+            self.dead.add_one(row_id)
 
     def remove(self, hashes: U64, row_ids: I64) -> None:
         """The rows were deleted: their keys are no longer found."""

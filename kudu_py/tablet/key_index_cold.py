@@ -60,6 +60,8 @@ def _filter_masks() -> U64:
 
 
 _MASKS = _filter_masks()
+_MASK_WORDS = _MASKS.data
+_MASK_INDEX_INT = int(_MASK_INDEX)
 
 
 def _scaled(hashes: U64, count: int) -> I64:
@@ -172,6 +174,7 @@ class KeyRun:
         self._flat: U64 = np.frombuffer(content, np.uint64, total)
         self._table: U64 = self._flat.reshape(-1, 8)
         self._filter: U64 = np.frombuffer(middle, np.uint64, words).copy()
+        self._filter_words: memoryview = self._filter.data
         self._blocks = CheckedBlocks(path, content, end, np.frombuffer(middle, np.uint64, blocks, 8 * words))
 
     @property
@@ -221,9 +224,10 @@ class KeyRun:
 
     def find_one(self, key_hash: int, verify: Callable[[int], bool]) -> int:
         """As `find` for one row: its row id, or -1."""
-        mask = int(_MASKS[(key_hash >> ROW_BITS) & int(_MASK_INDEX)])
+        mask = _MASK_WORDS[(key_hash >> ROW_BITS) & _MASK_INDEX_INT]
         upper = key_hash >> 32
-        if int(self._filter[(upper * len(self._filter)) >> 32]) & mask != mask:
+        words = self._filter_words
+        if words[(upper * len(words)) >> 32] & mask != mask:
             return -1
         wanted = key_hash >> ROW_BITS
         line = (upper * self._lines) >> 32

@@ -14,7 +14,7 @@ batch pays for all rows; a split needs no hash of a key, because the entry has e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ _32 = np.uint64(32)
 _56 = np.uint64(56)
 _BUCKET_SHIFT = np.uint64(32 - _BUCKET_BITS)
 _STEP_MASK = np.uint32(_BUCKETS - 1)
+_EMPTY_SLOT = bytes(8)
 MAX_ROWS = 1 << _ROW_BITS
 
 
@@ -62,8 +63,10 @@ class HotIndex:
         self._table: U64 = np.zeros((self._segments * _BUCKETS, 8), np.uint64)
         self._flat: U64 = self._table.reshape(-1)
         self._memory: memoryview = self._flat.data
+        self._bytes: memoryview = self._memory.cast("B")
         self._directory_bits = level + 1
         self._directory: I64 = np.repeat(np.arange(self._segments, dtype=np.int64) * _BUCKETS, 2)
+        self._directory_view: memoryview = self._directory.data
         self._used = 0
         self._spilled: dict[int, list[int]] = {}
         """The side table: upper half of the hash to row ids. (A split has no more of the hash than that.)"""
@@ -182,43 +185,26 @@ class HotIndex:
         if spilled:
             yield np.array(sorted(spilled), np.int64)
 
-    # -- single rows, in plain Python: a handful of them costs less than one NumPy pass -------------------------------
+    # -- single rows, in plain Python: a few of them cost less than one NumPy pass -------------------------------------
 
-    def find_one(self, key_hash: int, verify: Callable[[int], bool]) -> int:
-        """As `find` for one row; `verify(candidate row id)`."""
-        if self._used:
-            memory = self._memory
-            print_ = key_hash >> 32
-            bucket = self._home_one(key_hash)
-            for _ in range(_MAX_DISPLACEMENT + 1):
-                entries = memory[bucket * 8 : bucket * 8 + 8].tolist()
-                for entry in entries:
-                    if entry >> 32 == print_ and verify(entry & _ROW_MASK_INT):
-                        return entry & _ROW_MASK_INT
-                if not entries[7]:
-                    break
-                bucket = _step_one(bucket, print_)
-        for row_id in self._spilled.get(key_hash >> 32, ()):
-            if verify(row_id):
-                return row_id
-        return -1
-
-    def insert_one(self, key_hash: int, row_id: int) -> None:
-        """As `insert` for one row."""
-        if 2 * (self._used + 1) > self._segments * _SLOTS or self._splitting:
-            self._grow(1)
-        if row_id < MAX_ROWS:
-            self._used += 1
-            memory = self._memory
-            print_ = key_hash >> 32
-            bucket = self._home_one(key_hash)
-            for displacement in range(_MAX_DISPLACEMENT + 1):
-                entries = memory[bucket * 8 : bucket * 8 + 8].tolist()
-                if not entries[7]:
-                    memory[bucket * 8 + entries.index(0)] = (print_ << 32) | (displacement << _ROW_BITS) | row_id
-                    return
-                bucket = _step_one(bucket, print_)
-        self._spilled.setdefault(key_hash >> 32, []).append(row_id)
+    def candidates(self, key_hash: int) -> Sequence[int]:
+        """The row ids, few and mostly none, of which one may be that of a key with this hash; the likelier first."""
+        if not self._used:
+            return self._spilled.get(key_hash >> 32, ())
+        print_ = key_hash >> 32
+        bucket = self._home_one(key_hash)
+        line = self._bytes[bucket << 6 : (bucket << 6) + 64].tobytes()
+        if print_.to_bytes(4, "little") not in line and line.endswith(_EMPTY_SLOT) and not self._spilled:
+            return ()
+        found: list[int] = []
+        for _ in range(_MAX_DISPLACEMENT + 1):
+            entries = self._memory[bucket * 8 : bucket * 8 + 8].tolist()
+            found.extend(entry & _ROW_MASK_INT for entry in entries if entry >> 32 == print_)
+            if not entries[7]:
+                break
+            bucket = _step_one(bucket, print_)
+        found.extend(self._spilled.get(print_, ()))
+        return found
 
     def remove_one(self, key_hash: int, row_id: int) -> None:
         """As `remove` for one row."""
@@ -242,7 +228,7 @@ class HotIndex:
         return buckets
 
     def _home_one(self, key_hash: int) -> int:
-        segment = int(self._directory[key_hash >> (64 - self._directory_bits)])
+        segment: int = self._directory_view[key_hash >> (64 - self._directory_bits)]
         return segment + ((key_hash >> (32 - _BUCKET_BITS)) & (_BUCKETS - 1))
 
     def _spill(self, hashes: U64, row_ids: I64) -> None:
@@ -280,6 +266,7 @@ class HotIndex:
         """Splits the next `count` segments, which are all of this level."""
         if self._directory_bits == self._level:
             self._directory = np.repeat(self._directory, 2)
+            self._directory_view = self._directory.data
             self._directory_bits += 1
         width = 1 << (self._directory_bits - self._level)
         prefixes = np.arange(self._next_split, self._next_split + count, dtype=np.int64) * width
@@ -348,6 +335,7 @@ class HotIndex:
         self._table = table
         self._flat = table.reshape(-1)
         self._memory = self._flat.data
+        self._bytes = self._memory.cast("B")
 
 
 def _step(buckets: I64, prints: npt.NDArray[np.uint32]) -> I64:

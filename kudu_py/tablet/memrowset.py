@@ -72,11 +72,11 @@ class MemRowSet:
         """All rows so far, in arrival order; a snapshot."""
         return tuple(self._chunks)
 
-    def append(self, schema: Schema, columns: list[pa.Array], keys: KeyBatch, timestamp: int) -> None:
-        """Adds rows with all columns of `schema`; the caller enters them in the index."""
+    def append(self, schema: Schema, columns: list[pa.Array], keys: KeyBatch, timestamps: U64) -> None:
+        """Adds rows with all columns of `schema` and rising timestamps; the caller enters them in the index."""
         n = keys.rows
         self._keys.append(keys)
-        self._chunks.append(MemChunk(schema, tuple(columns), np.full(n, timestamp, np.uint64), self.rows, n))
+        self._chunks.append(MemChunk(schema, tuple(columns), timestamps, self.rows, n))
         self._levels.append(0 if n <= _JOIN_ROWS_MAX // _JOIN_COUNT else -1)
         self.rows += n
         for column in columns:

@@ -42,6 +42,8 @@ CLIENT_CLOCK_AHEAD_MICROS_MAX = 600 * 1_000_000
 """A first attempt further in the future than this comes from a broken clock and could not be forgotten in time."""
 
 NOTHING_FORGOTTEN = HybridTime(0)
+_COPIED_BYTES_MAX = 4096
+"""So many bytes are copied and hashed at once in less time than a hasher takes to be made."""
 
 
 RowErrors = tuple[tuple[int, RowErrorCode], ...]
@@ -135,8 +137,13 @@ def _row_errors_of(answer: storage_pb2.RetainedResults.Answer) -> RowErrors:
 
 def digest_of(request: tserver_pb2.WriteRequest) -> bytes:
     """A 128-bit hash of everything that decides what the write does; not of who sends it and when."""
-    hasher = xxhash.xxh3_128(request.rows)
-    hasher.update(f"|{request.schema_version}|{request.has_unset_column:d}|{list(request.column_ids)}".encode())
+    rows, column_ids = request.rows, request.column_ids
+    listed = list(column_ids) if column_ids else "[]"  # most have none, and an empty list of protobuf's costs much
+    tail = f"|{request.schema_version}|{request.has_unset_column:d}|{listed}".encode()
+    if len(rows) <= _COPIED_BYTES_MAX:
+        return xxhash.xxh3_128_digest(rows + tail)
+    hasher = xxhash.xxh3_128(rows)
+    hasher.update(tail)
     return hasher.digest()
 
 
@@ -192,30 +199,38 @@ class RetainedResults:
                         raise id_reused(identity)
                     return answer
             raise _stale(identity, f"the client's sequence has reached {memory.highest_sequence}")
-        horizon = max(self._forgotten_through, add_micros(now, -REMEMBER_CLIENTS_MICROS))
-        if identity.first_attempt_time <= horizon:
+        first_time = identity.first_attempt_time
+        if first_time <= self._forgotten_through or first_time <= add_micros(now, -REMEMBER_CLIENTS_MICROS):
             raise _stale(identity, "its first attempt is older than what is remembered")
         return None
 
     def remember(self, identity: RequestIdentity, timestamp: HybridTime, result: WriteResult) -> None:
         """Notes the answer of a write that was just applied, and forgets what is too old. `timestamp` never falls."""
-        before = self._clients.pop(identity.client_id, None)
-        answers = before.answers if before is not None else ()
-        if len(answers) == ANSWERS_PER_CLIENT_MAX:
-            self._drop_row_errors(identity.client_id, answers[:1])
-            answers = answers[1:]
-        answer = Answer(identity.sequence, identity.digest, timestamp, result.row_errors)
+        client_id, sequence, digest, last_time = identity
+        answers: tuple[Answer, ...] = (Answer(sequence, digest, timestamp, result.row_errors),)
         # Not the time of applying alone: a client's clock may be ahead, and its retry brings that time again.
-        last_time = max(timestamp, identity.first_attempt_time, before.last_time if before is not None else 0)
-        self._clients[identity.client_id] = ClientMemory(identity.sequence, HybridTime(last_time), (*answers, answer))
-        self._bound_row_errors(identity, len(result.row_errors))
+        if timestamp > last_time:
+            last_time = timestamp
+        before = self._clients.pop(client_id, None)
+        if before is not None:
+            kept = before.answers
+            if len(kept) == ANSWERS_PER_CLIENT_MAX:
+                self._drop_row_errors(client_id, kept[:1])
+                kept = kept[1:]
+            answers = kept + answers
+            if before.last_time > last_time:
+                last_time = before.last_time
+        self._clients[client_id] = ClientMemory(sequence, last_time, answers)
+        if result.row_errors:
+            self._bound_row_errors(identity, len(result.row_errors))
         self.forget(timestamp)
 
     def forget(self, timestamp: HybridTime) -> None:
         """Forgets whom nothing was heard of for the retention time before `timestamp`, an entry's."""
         horizon = add_micros(timestamp, -REMEMBER_CLIENTS_MICROS)
         while self._clients:
-            client_id, memory = next(iter(self._clients.items()))
+            client_id = next(iter(self._clients))
+            memory = self._clients[client_id]
             if memory.last_time > horizon and len(self._clients) <= CLIENTS_MAX:
                 return
             del self._clients[client_id]
@@ -223,8 +238,6 @@ class RetainedResults:
             self._forgotten_through = max(self._forgotten_through, memory.last_time)
 
     def _bound_row_errors(self, identity: RequestIdentity, errors: int) -> None:
-        if not errors:
-            return
         self._with_errors[identity.client_id, identity.sequence] = errors
         self._row_errors += errors
         while self._row_errors > ROW_ERRORS_MAX and len(self._with_errors) > 1:
@@ -236,7 +249,8 @@ class RetainedResults:
 
     def _drop_row_errors(self, client_id: str, answers: tuple[Answer, ...]) -> None:
         for answer in answers:
-            self._row_errors -= self._with_errors.pop((client_id, answer.sequence), 0)
+            if answer.row_errors:
+                self._row_errors -= self._with_errors.pop((client_id, answer.sequence), 0)
 
     def snapshot(self) -> RetainedSnapshot:
         """The memory as of now, for a checkpoint."""

@@ -30,10 +30,6 @@ UPSERTS = _table(RowOperation.UPSERT, RowOperation.UPSERT_IGNORE)
 UPDATES = _table(RowOperation.UPDATE, RowOperation.UPDATE_IGNORE)
 DELETES = _table(RowOperation.DELETE, RowOperation.DELETE_IGNORE)
 NEEDS_KEY = _table(RowOperation.UPDATE, RowOperation.DELETE)
-_INSERT_CODES = frozenset(np.flatnonzero(INSERTS).tolist())
-_UPSERT_CODES = frozenset(np.flatnonzero(UPSERTS).tolist())
-_DELETE_CODES = frozenset(np.flatnonzero(DELETES).tolist())
-_NEEDS_KEY_CODES = frozenset(np.flatnonzero(NEEDS_KEY).tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,53 +54,6 @@ class RowEffects:
 
 
 _NOTHING = np.zeros(0, np.int64)
-
-
-class FewEffects:
-    """The effects of a handful of rows, added one by one."""
-
-    def __init__(self) -> None:
-        self._inserts: list[int] = []
-        self._updates: list[tuple[int, int]] = []
-        self._deletes: list[tuple[int, int]] = []
-        self._errors: list[tuple[int, RowErrorCode]] = []
-
-    def add(self, row: int, operation: int, existing: int, new_row_id: int) -> int:
-        """Adds a row whose key is live at `existing` (-1: nowhere) and would be inserted as `new_row_id`.
-
-        Where it is now.
-        """
-        if operation in _INSERT_CODES:
-            if existing < 0:
-                self._inserts.append(row)
-                return new_row_id
-            if operation in _UPSERT_CODES:
-                self._updates.append((row, existing))
-            elif operation == RowOperation.INSERT:
-                self._errors.append((row, RowErrorCode.ALREADY_PRESENT))
-            return existing
-        if existing < 0:
-            if operation in _NEEDS_KEY_CODES:
-                self._errors.append((row, RowErrorCode.NOT_FOUND))
-            return -1
-        if operation in _DELETE_CODES:
-            self._deletes.append((row, existing))
-            return -1
-        self._updates.append((row, existing))
-        return existing
-
-    def arrays(self) -> RowEffects:
-        """All of them."""
-        updates, update_ids = _columns(self._updates)
-        deletes, delete_ids = _columns(self._deletes)
-        inserts = np.array(self._inserts, np.int64) if self._inserts else _NOTHING
-        return RowEffects(inserts, None, updates, update_ids, deletes, delete_ids, tuple(self._errors))
-
-
-def _columns(pairs: list[tuple[int, int]]) -> tuple[I64, I64]:
-    if not pairs:
-        return _NOTHING, _NOTHING
-    return np.array([row for row, _ in pairs], np.int64), np.array([row_id for _, row_id in pairs], np.int64)
 
 
 def of_distinct(operations: Codes, single: RowOperation | None, existing: I64) -> RowEffects:

@@ -25,10 +25,11 @@ import pyarrow.compute as pc
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.hybrid_time import HybridTime
-from kudu_py.common.key_encoding import I64, Bools, KeyBatch, hash_scalars
+from kudu_py.common.key_encoding import I64, U64, Bools, KeyBatch
 from kudu_py.common.opid import OpId
 from kudu_py.common.row_batch import RowBatch
 from kudu_py.common.schema import Schema
+from kudu_py.common.small_batch import SmallBatch, SmallBatchReader, join
 from kudu_py.env.disk import Disk
 from kudu_py.tablet import row_effects
 from kudu_py.tablet import scan as scanning
@@ -55,11 +56,11 @@ from kudu_py.tablet.key_index_cold import MAX_ROW_SPAN, KeyRun
 from kudu_py.tablet.memrowset import MemRowSet
 from kudu_py.tablet.memrowset_source import MemRowSetSource
 from kudu_py.tablet.records import NO_RECORDS, FileRecord, RowSetRecord, TabletRecords
-from kudu_py.tablet.row_effects import RowEffects
 from kudu_py.tablet.row_locations import RowLocations
 from kudu_py.tablet.rowset import RowSource
 from kudu_py.tablet.scan_spec import ScanSpec
 from kudu_py.tablet.write_result import WriteResult
+from kudu_py.tablet.write_tail import WriteTail
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,6 @@ class TabletOptions:
         if self.flush_bytes < 1:
             raise KuduError(ErrorCode.CONFIGURATION_ERROR, f"flush_bytes is at least 1, not {self.flush_bytes}")
 
-
-FEW_ROWS = 12
 
 Result = FlushResult | CompactionResult | RunMergeResult
 
@@ -104,6 +103,12 @@ class Tablet:
         self._frozen: tuple[MemRowSet, ...] = ()
         self._frozen_log: DeltaLog | None = None
         self._index = KeyIndex(self._active)
+        self._tail = WriteTail(self._next_row_id)
+        """What was applied after everything in the active MemRowSet and its log."""
+        self._array_bytes: int | None = None
+        """Of rows, deltas and hot index in memory; None: not known since they changed."""
+        self.reader = SmallBatchReader(schema)
+        """Opens batches of the current schema."""
         self._rowsets: tuple[DiskRowSet, ...] = ()
         self._layers: dict[int, DeltaLayer] = {}
         self._flushing = False
@@ -168,14 +173,16 @@ class Tablet:
     @property
     def memory_bytes(self) -> int:
         """Memory that a flush would free once it is finished: rows, deltas and hot index, frozen ones included."""
-        size = self._active.memory_bytes + self._log.memory_bytes
-        size += sum(memrowset.memory_bytes for memrowset in self._frozen)
-        return size if self._frozen_log is None else size + self._frozen_log.memory_bytes
+        if self._array_bytes is None:
+            size = self._active.memory_bytes + self._log.memory_bytes
+            size += sum(memrowset.memory_bytes for memrowset in self._frozen)
+            self._array_bytes = size if self._frozen_log is None else size + self._frozen_log.memory_bytes
+        return self._array_bytes + self._tail.memory_bytes
 
     @property
     def unflushed_bytes(self) -> int:
         """Memory that the next flush would write: what came since the last freeze."""
-        return self._active.memory_bytes + self._log.memory_bytes
+        return self._active.memory_bytes + self._log.memory_bytes + self._tail.memory_bytes
 
     @property
     def resident_bytes(self) -> int:
@@ -190,7 +197,7 @@ class Tablet:
     @property
     def has_unflushed(self) -> bool:
         """Whether there is anything that is not in the checkpoint's files."""
-        return bool(self._active.rows or self._log.rows or self._frozen or self._frozen_log)
+        return bool(self._tail.rows or self._active.rows or self._log.rows or self._frozen or self._frozen_log)
 
     @property
     def on_disk_bytes(self) -> int:
@@ -199,7 +206,7 @@ class Tablet:
 
     # -- writes -------------------------------------------------------------------------------------------------------
 
-    def apply(self, batch: RowBatch, timestamp: HybridTime, op_id: OpId) -> WriteResult:
+    def apply(self, batch: RowBatch | SmallBatch, timestamp: HybridTime, op_id: OpId) -> WriteResult:
         """Applies a validated batch: each row by its operation, rows of one key in order.
 
         The same log gives the same rows and results on every replica. Timestamps and OpIds never go back. Never raises
@@ -210,10 +217,13 @@ class Tablet:
         """
         assert timestamp >= self._timestamp, (timestamp, self._timestamp)
         assert op_id.index > self._op_id.index, (op_id, self._op_id)
+        if isinstance(batch, SmallBatch):
+            if batch.kind.schema is self._schema:
+                return self._apply_small(batch, timestamp, op_id)
+            batch = join([batch])
+        self._settle()
         batch = self._adopt(batch)
         keys = batch.keys
-        if keys.rows <= FEW_ROWS:
-            return self._apply_few(batch, keys, timestamp, op_id)
         single = batch.single_operation
         if single is not None and row_effects.INSERTS[single] and self._above_all(keys):
             # Keys that only rise are the commonest bulk load: above every key ever seen, they need no search.
@@ -232,68 +242,76 @@ class Tablet:
             # indexed.)
             known = effects.delete_ids < self._next_row_id
             self._index.remove(hashes[effects.deletes[known]], effects.delete_ids[known])
-        if len(effects.inserts):
-            positions = self._append(batch, keys, effects.inserts, timestamp)
-            hashes = hashes if len(positions) == batch.row_count else hashes[effects.inserts]
-            if effects.indexed is not None:
-                hashes, positions = hashes[effects.indexed], positions[effects.indexed]
-            self._active.index.insert(hashes, positions)
-        return self._finish_apply(batch, effects, timestamp, op_id)
-
-    def _apply_few(self, batch: RowBatch, keys: KeyBatch, timestamp: HybridTime, op_id: OpId) -> WriteResult:
-        """As `apply`, row by row in plain Python.
-
-        For a handful of rows the fixed cost of array operations is higher.
-        """
-        known: dict[tuple[int | bytes, ...], int] = {}
-        """Where each key of the batch is live by now, -1: nowhere."""
-        hashes: dict[int, int] = {}
-        """Of the keys of inserted rows that are live by now, by row id."""
-        effects = row_effects.FewEffects()
-        next_row_id = self._next_row_id
-        for row, (key, operation) in enumerate(zip(keys.scalars(), batch.operations.tolist(), strict=True)):
-            key_hash = hash_scalars(key)
-            existing = known.get(key)
-            if existing is None:
-                existing = self._index.find_one(key_hash, key)
-            now = effects.add(row, operation, existing, next_row_id)
-            if now == next_row_id:
-                next_row_id += 1
-                hashes[now] = key_hash
-            elif now < 0 <= existing and hashes.pop(existing, None) is None:
-                self._index.remove_one(key_hash, existing)
-            known[key] = now
-        result = effects.arrays()
-        if len(result.inserts):
-            position = int(self._append(batch, keys, result.inserts, timestamp)[0])
-            base = next_row_id - len(result.inserts) - position
-            for row_id, key_hash in hashes.items():
-                self._active.index.insert_one(key_hash, row_id - base)
-        return self._finish_apply(batch, result, timestamp, op_id)
-
-    def _append(self, batch: RowBatch, keys: KeyBatch, rows: I64, timestamp: int) -> I64:
-        """Adds inserted rows; their positions in the active MemRowSet."""
-        some = len(rows) < batch.row_count
-        columns = inserted_columns(batch, rows if some else None)
-        if some:
-            keys = KeyBatch.of(batch.schema, columns)
-        positions = np.arange(self._active.rows, self._active.rows + len(rows), dtype=np.int64)
-        self._active.append(batch.schema, columns, keys, timestamp)
-        self._next_row_id += len(rows)
-        largest = keys.largest()
-        if largest is not None and (self._max_key is None or largest > self._max_key):
-            self._max_key = largest
-        return positions
-
-    def _finish_apply(self, batch: RowBatch, effects: RowEffects, timestamp: HybridTime, op_id: OpId) -> WriteResult:
+        count = len(effects.inserts)
+        if count:
+            some = count < batch.row_count
+            self._append(
+                batch,
+                effects.inserts if some else None,
+                np.full(count, timestamp, np.uint64),
+                hashes[effects.inserts] if some else hashes,
+                effects.indexed,
+            )
+            self._next_row_id += count
         if len(effects.updates):
             self._log.append(updates_of(batch, effects.updates, effects.update_ids, timestamp))
         if len(effects.deletes):
             self._log.append(deletes_of(effects.delete_ids, timestamp))
-        self._live_rows += len(effects.inserts) - len(effects.deletes)
+        result = WriteResult(effects.errors, count, len(effects.updates), len(effects.deletes))
+        self._array_bytes = None
+        self._tail = WriteTail(self._next_row_id)
+        self._note_applied(result, timestamp, op_id)
+        return result
+
+    def _apply_small(self, batch: SmallBatch, timestamp: HybridTime, op_id: OpId) -> WriteResult:
+        highest = self._max_key[0] if self._max_key is not None else -1
+        result = self._tail.apply(batch, timestamp, self._index, self._next_row_id, highest)
+        self._next_row_id += result.inserted
+        self._note_applied(result, timestamp, op_id)
+        if self._tail.is_full:
+            self._settle()
+        return result
+
+    def _note_applied(self, result: WriteResult, timestamp: HybridTime, op_id: OpId) -> None:
+        self._live_rows += result.inserted - result.deleted
         self._timestamp = timestamp
         self._op_id = op_id
-        return WriteResult(effects.errors, len(effects.inserts), len(effects.updates), len(effects.deletes))
+
+    def _settle(self) -> None:
+        """Makes arrays of the tail, before anybody looks at them. Nothing else is different afterwards."""
+        tail = self._tail
+        if not tail.rows:
+            return
+        for some in tail.inserted():
+            rows = some.rows if len(some.rows) < some.batch.row_count else None
+            self._append(some.batch, rows, some.timestamps, None, some.indexed)
+        for block in tail.deltas():
+            self._log.append(block)
+        self._array_bytes = None
+        self._tail = WriteTail(self._next_row_id)
+
+    def _append(
+        self, batch: RowBatch, rows: I64 | None, timestamps: U64, hashes: U64 | None, indexed: Bools | None
+    ) -> None:
+        """Adds inserted rows to the active MemRowSet and its index.
+
+        Args:
+            rows: rows of the batch; None: all.
+            hashes: of the keys of the inserted rows, if known.
+            indexed: which of the inserted rows are live; None: all.
+        """
+        columns = inserted_columns(batch, rows)
+        keys = batch.keys if rows is None else KeyBatch.of(batch.schema, columns)
+        positions = np.arange(self._active.rows, self._active.rows + keys.rows, dtype=np.int64)
+        self._active.append(batch.schema, columns, keys, timestamps)
+        largest = keys.largest()
+        if largest is not None and (self._max_key is None or largest > self._max_key):
+            self._max_key = largest
+        if hashes is None:
+            hashes = keys.hashes()
+        if indexed is not None:
+            hashes, positions = hashes[indexed], positions[indexed]
+        self._active.index.insert(hashes, positions)
 
     def _above_all(self, keys: KeyBatch) -> bool:
         ordinal = keys.ordinal(0)
@@ -331,6 +349,7 @@ class Tablet:
             elif before.arrow_type != column.arrow_type:
                 raise KuduError(ErrorCode.INVALID_SCHEMA, f"column {column.name!r} cannot change its type")
         self._schema = schema
+        self.reader = SmallBatchReader(schema)
         self._op_id = op_id
 
     # -- reads --------------------------------------------------------------------------------------------------------
@@ -363,6 +382,7 @@ class Tablet:
         return digest_of(self._schema, self.scan(spec))
 
     def _sources(self) -> list[RowSource]:
+        self._settle()
         newer: tuple[DeltaBlock, ...] = self._log.blocks
         if self._frozen_log is not None:
             newer = self._frozen_log.blocks + newer
@@ -381,6 +401,7 @@ class Tablet:
         """
         assert not self._flushing, "a flush is under way"
         self._flushing = True
+        self._settle()
         frozen, log = self._active, self._log
         checkpoint = dataclasses.replace(
             self._records,
@@ -408,6 +429,7 @@ class Tablet:
         if log.rows:
             self._frozen_log = log
             self._log = DeltaLog()
+        self._array_bytes = None
         return plan
 
     # -- compaction ---------------------------------------------------------------------------------------------------
@@ -546,6 +568,7 @@ class Tablet:
         self._frozen = ()
         self._index.frozen = ()
         self._frozen_log = None
+        self._array_bytes = None
         self._flushing = False
 
     def _set_rowsets(self, records: TabletRecords, open_rowsets: dict[int, DiskRowSet]) -> None:

@@ -22,8 +22,9 @@ from google.protobuf.message import DecodeError
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict, not_the_leader
 from kudu_py.common.hybrid_time import HybridTime, physical_micros
 from kudu_py.common.ids import is_id
-from kudu_py.common.row_batch import RowBatch, decode, validate
+from kudu_py.common.row_batch import RowBatch, validate
 from kudu_py.common.schema import Schema
+from kudu_py.common.small_batch import SMALL_ROWS_MAX, SmallBatch, SmallBatchReader
 from kudu_py.consensus.core.model import EntryKind, Role
 from kudu_py.consensus.raft_consensus import RaftConsensus
 from kudu_py.consensus.rounds import Round
@@ -53,7 +54,7 @@ class WriteOp:
 
     request: tserver_pb2.WriteRequest
     identity: RequestIdentity | None
-    batch: RowBatch | None
+    batch: RowBatch | SmallBatch | None
 
     @staticmethod
     def of_payload(payload: bytes) -> WriteOp:
@@ -68,9 +69,9 @@ class WriteOp:
             raise KuduError(ErrorCode.CORRUPTION, f"a payload of {len(payload)} bytes is no WriteRequest") from error
         return WriteOp(request, identity_of(request), None)
 
-    def rows(self, schema: Schema) -> RowBatch:
-        """The rows, decoded now if they were not."""
-        return self.batch if self.batch is not None else rows_of(schema, self.request)
+    def rows(self, reader: SmallBatchReader) -> RowBatch | SmallBatch:
+        """The rows, opened now if they were not."""
+        return self.batch if self.batch is not None else rows_of(reader, self.request)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,9 +89,12 @@ class WriteOutcome:
     error: KuduError | None = None
 
 
-def rows_of(schema: Schema, request: tserver_pb2.WriteRequest) -> RowBatch:
-    """The rows of a request, opened against the catalog's schema; raises as `row_batch.decode`."""
-    return decode(schema, request.rows, tuple(request.column_ids), has_unset=request.has_unset_column)
+def rows_of(reader: SmallBatchReader, request: tserver_pb2.WriteRequest) -> RowBatch | SmallBatch:
+    """The rows of a request, opened against the catalog's schema; a `RowBatch` is not validated yet.
+
+    Raises as `row_batch.decode`.
+    """
+    return reader.open(request.rows, tuple(request.column_ids), has_unset=request.has_unset_column)
 
 
 class WriteIntake:
@@ -133,8 +137,9 @@ class WriteIntake:
         self._consensus.check_room(size)
         self._check_schema(request)
         self._check_size(size)
-        batch = rows_of(self._tablet.schema, request)
-        validate(batch)
+        batch = rows_of(self._tablet.reader, request)
+        if isinstance(batch, RowBatch):
+            validate(batch)
         return self._propose(WriteOp(request, identity, batch))
 
     def begin_batch(self, batch: RowBatch) -> Round:
@@ -150,7 +155,8 @@ class WriteIntake:
         )
         self._check_schema(request)
         self._check_size(request.ByteSize())
-        return self._propose(WriteOp(request, None, batch))
+        is_small = batch.row_count <= SMALL_ROWS_MAX
+        return self._propose(WriteOp(request, None, rows_of(self._tablet.reader, request) if is_small else batch))
 
     def require_leader(self) -> None:
         """Refuses unless this replica leads and has applied the first entry of its own term.

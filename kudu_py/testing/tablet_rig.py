@@ -12,6 +12,7 @@ from kudu_py.common.opid import OpId
 from kudu_py.common.predicate import Predicate
 from kudu_py.common.row_batch import RowBatch, RowOperation, decode, validate
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
+from kudu_py.common.small_batch import SmallBatch
 from kudu_py.env.disk import Disk
 from kudu_py.env.posix_disk import PosixDisk
 from kudu_py.tablet.compaction import CompactionOptions, CompactionPlan, RunMergePlan
@@ -93,7 +94,14 @@ class TabletRig:
         self.timestamp += 10
         self.index += 1
         self._log.append((self.timestamp, self.index, batch))
-        return self.tablet.apply(batch, HybridTime(self.timestamp), OpId(1, self.index))
+        return self._apply(batch, self.timestamp, self.index)
+
+    def _apply(self, batch: RowBatch, timestamp: int, index: int) -> WriteResult:
+        opened: RowBatch | SmallBatch = batch
+        if batch.schema == self.tablet.schema:
+            # As a replica opens an entry: a batch of a few rows takes another way than a large one.
+            opened = self.tablet.reader.open(batch.encode(), batch.column_ids, has_unset=batch.unset is not None)
+        return self.tablet.apply(opened, HybridTime(timestamp), OpId(1, index))
 
     def write(self, operation: RowOperation, *columns: Sequence[object]) -> WriteResult:
         """Applies rows given by column."""
@@ -136,7 +144,7 @@ class TabletRig:
         self.tablet = self._open()
         for timestamp, index, batch in self._log:
             if index > self.records.op_id.index:
-                self.tablet.apply(batch, HybridTime(timestamp), OpId(1, index))
+                self._apply(batch, timestamp, index)
 
     def rows(
         self,

@@ -67,13 +67,13 @@ def test_hashes_that_meet_in_one_bucket_spill_and_are_found(bits, batch):
     for first in range(0, n, batch):
         rows = names[first : first + batch]
         if batch == 1:
-            index.insert_one(int(stored[first]), first)
+            index.insert(stored[first : first + 1], names[first : first + 1])
         else:
             index.insert(stored[rows], rows)
     assert index.spilled
     wanted = names[::-1]
     assert np.array_equal(index.find(stored[::-1], verify), wanted)
-    assert index.find_one(int(stored[17]), lambda row: row == 17) == 17
+    assert 17 in index.candidates(int(stored[17]))
     gone = names[::3]
     index.remove(stored[gone], gone)
     wanted = names
@@ -90,7 +90,7 @@ def test_single_rows_and_batches_use_one_table():
     for at in range(0, 20_000, 20):
         index.insert(stored[at : at + 10], np.arange(at, at + 10))
         for i in range(at + 10, at + 20):
-            index.insert_one(int(stored[i]), i)
+            index.insert(stored[i : i + 1], np.array([i]))
     for i in range(0, 20_000, 7):
         index.remove_one(int(stored[i]), i)
     alive = np.ones(20_000, bool)
@@ -98,8 +98,7 @@ def test_single_rows_and_batches_use_one_table():
     found = _find(index, stored, stored)
     assert np.array_equal(found, np.where(alive, np.arange(20_000), -1))
     for i in range(0, 20_000, 101):
-        one = index.find_one(int(stored[i]), lambda row, i=i: stored[row] == stored[i])
-        assert one == (i if alive[i] else -1)
+        assert [row for row in index.candidates(int(stored[i])) if stored[row] == stored[i]] == [i] * int(alive[i])
 
 
 def test_removed_entries_do_not_make_the_table_grow_for_ever():

@@ -34,7 +34,7 @@ OLD = (7, 1, "old")
 @pytest.mark.parametrize("place", ["memory", "frozen", "disk"])
 @pytest.mark.parametrize("state", ["missing", "exists", "deleted"])
 @pytest.mark.parametrize("operation", list(RowOperation), ids=lambda op: op.name)
-@pytest.mark.parametrize("others", [0, 20])
+@pytest.mark.parametrize("others", [0, 70])
 def test_an_operation_does_what_the_state_of_its_row_asks_for(rig, operation, state, place, others):
     rig.write(RowOperation.INSERT, range(100, 110), range(10), ["x"] * 10)
     if state != "missing":
@@ -76,7 +76,7 @@ def test_an_operation_does_what_the_state_of_its_row_asks_for(rig, operation, st
 def test_rows_of_one_key_take_effect_in_order(rig):
     I, U, D, P = RowOperation.INSERT, RowOperation.UPDATE, RowOperation.DELETE, RowOperation.UPSERT  # noqa: E741
     for count, operations in enumerate(itertools.product([I, U, D, P], repeat=4)):
-        for filler in (0, 12):
+        for filler in (0, 70):
             key = 10 * count + (filler > 0)
             keys = [key] * 4 + [10_000_000 + 100 * count + i for i in range(filler)]
             ops = [*operations, *[P] * filler]
@@ -105,8 +105,8 @@ def test_a_cell_that_is_not_set_keeps_its_value_or_takes_the_default(tmp_path):
     )
     rig = TabletRig(str(tmp_path), schema)
     unset = [[False, True, True], [False, False, True], [False, True, False]]
-    for rows in (1, 20):
-        keys = [100 * rows + i for i in range(3)]
+    for rows in (1, 70):
+        keys = [1000 * rows + i for i in range(3)]
         for _ in range(rows // 3 + 1):
             rig.apply(batch_of(schema, RowOperation.UPSERT, [keys, [1, 2, 3], ["a", "b", "c"]], unset=unset))
     rig.apply(batch_of(schema, RowOperation.UPSERT, [[1, 2]], positions=[0]))
@@ -114,7 +114,7 @@ def test_a_cell_that_is_not_set_keeps_its_value_or_takes_the_default(tmp_path):
     assert sorted(rig.rows()) == [
         (1, 5, "set"),
         (2, 5, None),
-        *[(100 * rows + i, [5, 2, 5][i], [None, None, "c"][i]) for rows in (1, 20) for i in range(3)],
+        *[(1000 * rows + i, [5, 2, 5][i], [None, None, "c"][i]) for rows in (1, 70) for i in range(3)],
     ]
 
 
