@@ -123,12 +123,15 @@ def decode(schema: Schema, payload: bytes, column_ids: tuple[int, ...] = (), *, 
     positions = positions_of(schema, column_ids) if column_ids else schema.all_positions
     wire_schema, rows_schema = arrow_schemas(schema, positions, has_unset)
     try:
-        message = pa.ipc.read_message(payload)
+        reader = pa.BufferReader(payload)
+        message = pa.ipc.read_message(reader)
         if message.type != "record batch":
             raise KuduError(
                 ErrorCode.INVALID_ROW_BLOCK,
                 f"rows must be one Arrow IPC record batch message without its schema, not a {message.type} message",
             )
+        if reader.tell() != len(payload):
+            raise KuduError(ErrorCode.INVALID_ROW_BLOCK, "rows must be one Arrow message and nothing behind it")
         columns, is_compressed = _facts(message.metadata)
         if is_compressed:
             # A small message could ask for any amount of memory; and the log keeps what is sent.

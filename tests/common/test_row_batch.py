@@ -151,3 +151,13 @@ def test_columns_that_do_not_fit_the_schema_are_refused(column_ids):
     with pytest.raises(KuduError) as caught:
         decode(SCHEMA, _batch([1], [[1]], (0,)).encode(), column_ids)
     assert caught.value.code is ErrorCode.MISMATCHED_SCHEMA
+
+
+@pytest.mark.parametrize("rubbish", [b"x", bytes(8), b"another message, say"])
+def test_nothing_may_stand_behind_the_message(rubbish):
+    payload = _batch([1, 1], GOOD).encode()
+    decode(SCHEMA, payload)
+    with pytest.raises(KuduError) as caught:
+        decode(SCHEMA, payload + rubbish)
+    assert caught.value.code is ErrorCode.INVALID_ROW_BLOCK
+    assert "nothing behind it" in caught.value.message
