@@ -253,6 +253,38 @@ def test_a_follower_short_of_memory_takes_entries_again_after_a_flush(simulate: 
     simulate(main())
 
 
+def test_entries_that_wait_at_a_follower_are_accounted_for_and_not_kept_when_memory_is_short(simulate: Simulate):
+    async def main() -> None:
+        group = ReplicaGroup(size=3)
+        await group.start()
+        tablet_id = await group.create()
+        leader = await group.leader(tablet_id)
+        await group.settle(tablet_id)
+        roomy, short = [host for host in group.hosts if host.uuid != leader.consensus.uuid]
+        budgets = [host.manager.context.memory for host in (roomy, short)]
+        before = budgets[0].used_bytes
+        budgets[1].change(budgets[1].limit_bytes + 1)  # more than writes may take, less than keeps entries away
+        taken = budgets[1].used_bytes
+        await leader.write_batch(batch_of([(key, key, "x" * 1000) for key in range(50)]))
+        index = leader.consensus.last_op_id.index
+        await group.wait_until(
+            lambda: all(host.manager.replica(tablet_id).consensus.last_op_id.index == index for host in (roomy, short))
+        )
+        assert all(host.manager.replica(tablet_id).applied.index < index for host in (roomy, short))  # put off
+        assert budgets[0].used_bytes - before > 50_000
+        assert budgets[1].used_bytes == taken
+        budgets[1].change(-budgets[1].limit_bytes - 1)
+        await group.settle(tablet_id)
+        for host, memory in zip((roomy, short), budgets, strict=True):
+            assert memory.used_bytes == host.manager.replica(tablet_id).tablet.memory_bytes
+            assert len(rows_of(host.manager.replica(tablet_id))) == 50
+        await leader.write_batch(batch_of([(key, key, "x" * 1000) for key in range(50, 100)]))
+        await group.stop()  # with entries that wait
+        assert [memory.used_bytes for memory in budgets] == [0, 0]
+
+    simulate(main())
+
+
 @pytest.mark.parametrize("found_by", ["apply", "fail"])
 def test_a_replica_found_damaged_leaves_its_group_and_the_process_goes_on(simulate: Simulate, found_by: str):
     async def main() -> None:
