@@ -30,6 +30,7 @@ import resource
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
@@ -262,17 +263,25 @@ def _announce(options: CommonOptions, ready: Ready) -> None:
 def _on_loop_exception(process: Process, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """What escaped from a callback or from a task that nobody awaited.
 
-    A failed assertion there means that some part's state cannot be believed: that is fatal. The rest is logged;
-    gRPC's poller lets harmless errors out when it races for its own wake-ups (grpc/grpc#42357).
+    A failed assertion there means that some part's state cannot be believed, and so does any error that a callback of
+    ours lets out, such as one that is told what a write to the disk has come to: whoever waits for what it would have
+    done would wait for ever. Both are fatal. The rest is logged; gRPC's poller lets harmless errors out when it races
+    for its own wake-ups (grpc/grpc#42357).
     """
     error = context.get("exception")
-    if isinstance(error, AssertionError):
+    if isinstance(error, AssertionError) or (error is not None and "handle" in context and _is_ours(error)):
         error.add_note(str(context.get("message", "")))
         process.fatal(error)
     elif isinstance(error, BlockingIOError):
         _log.debug("poller_race", text=context.get("message"))
     else:
         _log.error("unhandled_error", text=context.get("message"), exc_info=error)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether code of this package was running when the error was raised."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").split(".")[0] == __name__.split(".")[0] for frame, _ in frames)
 
 
 def _give_up(waited_s: float) -> None:

@@ -15,6 +15,7 @@ from kudu_py.daemon import grpc_environment
 
 grpc_environment.apply()
 
+from kudu_py.common.ids import require_id  # noqa: E402
 from kudu_py.daemon import composition_root  # noqa: E402
 from kudu_py.daemon.options import Loaded, TabletServerOptions  # noqa: E402
 from kudu_py.daemon.process import Process, Ready, run_daemon  # noqa: E402
@@ -31,9 +32,10 @@ def say(text: str) -> None:
 class LittleServer:
     """Serves nothing, and says what is asked of it."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, surroundings: Surroundings) -> None:
         self.http_address = ""
         self._process = process
+        self._threads = surroundings.threads
 
     def add_services(self, server: ServiceRegistry) -> None:
         pass
@@ -46,6 +48,9 @@ class LittleServer:
             self._process.tasks.run(die(), name="writer")
         if MODE == "failed assertion":
             asyncio.get_running_loop().call_later(0.05, lambda: check())
+        if MODE == "failed callback":
+            # Of a disk job: told on the loop, where nobody awaits it.
+            self._threads.submit(lambda: "no id", lambda result: require_id(str(result), "what was written"))
 
     async def drain(self) -> None:
         say(f"draining on {type(asyncio.get_running_loop()).__module__}")
@@ -72,7 +77,7 @@ class LittlePages:
 @asynccontextmanager
 async def serve(process: Process, loaded: Loaded[TabletServerOptions]) -> AsyncIterator[Ready]:
     def build(options: TabletServerOptions, surroundings: Surroundings) -> tuple[LittleServer, LittlePages]:
-        return LittleServer(process), LittlePages()
+        return LittleServer(process, surroundings), LittlePages()
 
     async def failing_drain() -> None:
         raise ValueError("a hook that fails")

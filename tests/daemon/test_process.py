@@ -149,7 +149,11 @@ def test_a_second_signal_ends_it_at_once(run):
 
 @pytest.mark.parametrize(
     ("mode", "told"),
-    [("dying task", "/wal/segment-1"), ("failed assertion", "durable 7 is above accepted 6")],
+    [
+        ("dying task", "/wal/segment-1"),
+        ("failed assertion", "durable 7 is above accepted 6"),
+        ("failed callback", "what was written"),
+    ],
 )
 def test_what_must_not_go_on_ends_the_process_with_status_70_and_its_reason(run, mode, told):
     daemon = run(mode=mode)
