@@ -25,7 +25,7 @@ def say(text: str) -> None:
 @app.command()
 def start(
     directory: Directory,
-    masters: Annotated[int, typer.Option(min=1, help="Number of masters.")] = 1,
+    masters: Annotated[int, typer.Option(min=1, help="Number of masters; only 1 is supported yet.")] = 1,
     tservers: Annotated[int, typer.Option(min=1, help="Number of tablet servers.")] = 3,
     fault_domains: Annotated[
         int, typer.Option(min=0, help="Spread the tablet servers over so many fault domains; 0: one each.")
