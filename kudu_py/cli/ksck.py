@@ -39,6 +39,7 @@ class MasterSeen:
     uuid: str = ""
     role: str = "UNREACHABLE"
     error: str = ""
+    problems: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class ServerSeen:
     state: str
     is_serving: bool = False
     error: str = ""
+    problems: list[str] = field(default_factory=list)
     replicas: dict[str, tserver_pb2.TabletStatus] = field(default_factory=dict)
 
 
@@ -171,7 +173,10 @@ async def gather(addresses: list[str], *, checksum: bool) -> ClusterSeen:
             ServerSeen(server.uuid, server.rpc_address, master_pb2.TabletServerState.Name(server.state))
             for server in known.servers
         ]
-        await asyncio.gather(*[_ask_server(dialer, server) for server in seen.servers])
+        await asyncio.gather(
+            *[_ask_master(dialer, master) for master in masters if not master.error],
+            *[_ask_server(dialer, server) for server in seen.servers],
+        )
         tables = await call(stub.ListTables(master_pb2.ListTablesRequest(), timeout=CALL_TIMEOUT_S))
         for info in tables.tables:
             locations = await call(
@@ -187,6 +192,16 @@ async def gather(addresses: list[str], *, checksum: bool) -> ClusterSeen:
         await dialer.close()
 
 
+async def _ask_master(dialer: GrpcDialer, master: MasterSeen) -> None:
+    stub = server_pb2_grpc.GenericServiceStub(dialer.channel(master.address))
+    try:
+        node = await call(stub.GetStatus(server_pb2.GetStatusRequest(), timeout=CALL_TIMEOUT_S))
+    except KuduError as error:
+        master.error = error.message
+        return
+    master.problems = list(node.problems)
+
+
 async def _ask_server(dialer: GrpcDialer, server: ServerSeen) -> None:
     channel = dialer.channel(server.address)
     stub = tserver_pb2_grpc.TabletServerServiceStub(channel)
@@ -197,6 +212,7 @@ async def _ask_server(dialer: GrpcDialer, server: ServerSeen) -> None:
         if node.registration.uuid != server.uuid:
             server.error = f"another server, {node.registration.uuid}, answers at {server.address}"
             return
+        server.problems = list(node.problems)
         answer = await call(stub.ListTablets(tserver_pb2.ListTabletsRequest(), timeout=CALL_TIMEOUT_S))
     except KuduError as error:
         server.error = error.message
@@ -243,8 +259,10 @@ async def _checksum_all(dialer: GrpcDialer, seen: ClusterSeen) -> None:
 def assess(seen: ClusterSeen) -> Report:
     """Judges what was gathered; pure."""
     problems = [f"master {master.address} does not answer: {master.error}" for master in seen.masters if master.error]
+    problems += [f"master {master.address}: {problem}" for master in seen.masters for problem in master.problems]
     notes: list[str] = []
     for server in seen.servers:
+        problems += [f"tablet server {server.uuid} at {server.address}: {each}" for each in server.problems]
         if server.error:
             problems.append(f"tablet server {server.uuid} at {server.address} does not answer: {server.error}")
         elif server.state != "LIVE":

@@ -23,6 +23,7 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import SYS_CATALOG_TABLET_ID, ServerId, TabletId, require_id
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
 from kudu_py.consensus.service import ConsensusServicer
+from kudu_py.daemon.disk_watch import DiskWatch
 from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
 from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
@@ -80,8 +81,8 @@ class Master:
 
     Attributes:
         http_address: of its pages; may be empty. Set before `start`.
-        manager, registry, sys_catalog, committer, reconciler, leadership, servicer, clock: its parts, for pages and
-            tests.
+        manager, registry, sys_catalog, committer, reconciler, leadership, servicer, disk_watch, clock: its parts, for
+            pages and tests.
     """
 
     def __init__(self, surroundings: Surroundings, settings: MasterSettings) -> None:
@@ -107,6 +108,12 @@ class Master:
             memory=MemoryBudget(settings.memory_limit_bytes),
             on_report=self._on_report,
             on_fatal=around.on_fatal,
+        )
+        self.disk_watch = DiskWatch(
+            threads=around.threads,
+            directory=around.directories.root,
+            reserved_bytes=settings.replica.wal.disk_reserved_bytes,
+            logs_without_room=self.manager.logs_without_room,
         )
         self.registry = TsRegistry(
             started_s=around.clock.monotonic(),
@@ -162,7 +169,7 @@ class Master:
         )
         server.add(
             server_pb2_grpc.add_GenericServiceServicer_to_server,
-            GenericServicer(self.registration),
+            GenericServicer(self.registration, self.disk_watch.problems),
             checks_dest_uuid=False,
         )
         server.add(
@@ -210,6 +217,7 @@ class Master:
         replica.running()
         self._work.push_async_callback(self.committer.close)
         await self._work.enter_async_context(self._tasks)
+        self._tasks.run_forever(self.disk_watch.run(), name="disk watch")
         self._tasks.run_forever(self.leadership.run(), name="leadership")
         self._tasks.run_forever(self.reconciler.run(), name="reconciler")
         self._tasks.run_forever(self.sys_catalog.keep_up(), name="sys catalog upkeep")

@@ -11,7 +11,7 @@ from kudu_py.consensus.core.model import Role
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.state import CatalogState
 from kudu_py.master.master import Master
-from kudu_py.webui.page import Cell, DetailPage, Health, Link, Row, Table, TablePage
+from kudu_py.webui.page import Cell, DetailPage, Health, Link, Row, Table, TablePage, serving_health
 
 
 class MasterPages:
@@ -55,10 +55,10 @@ class MasterPages:
         try:
             consensus = self._master.sys_catalog.consensus
         except KuduError as error:
-            return Health(False, "STARTING", {"reason": error.message})
-        return Health(
-            True,
-            "SERVING",
+            status = "FAILED" if error.code is ErrorCode.TABLET_FAILED else "STARTING"
+            return Health(False, status, {"reason": error.message})
+        return serving_health(
+            self._master.disk_watch.problems(),
             {"role": consensus.role.value, "term": consensus.term, "leader_address": consensus.leader_address or ""},
         )
 
@@ -68,6 +68,7 @@ class MasterPages:
         yield "uuid", registration.uuid
         yield "rpc_address", registration.rpc_address
         yield "version", registration.software_version
+        yield "disk_free_bytes", self._master.disk_watch.free_bytes
         reign = self._master.committer.reign
         if reign is not None:
             state = reign.state

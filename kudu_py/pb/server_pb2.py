@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kudu_py.pb import common_pb2 as kudu__py_dot_pb_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kudu_py/pb/server.proto\x12\x0ekudu.server.v1\x1a\x17kudu_py/pb/common.proto\"\x12\n\x10GetStatusRequest\"M\n\x11GetStatusResponse\x12\x38\n\x0cregistration\x18\x01 \x01(\x0b\x32\".kudu.common.v1.ServerRegistration2b\n\x0eGenericService\x12P\n\tGetStatus\x12 .kudu.server.v1.GetStatusRequest\x1a!.kudu.server.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17kudu_py/pb/server.proto\x12\x0ekudu.server.v1\x1a\x17kudu_py/pb/common.proto\"\x12\n\x10GetStatusRequest\"_\n\x11GetStatusResponse\x12\x38\n\x0cregistration\x18\x01 \x01(\x0b\x32\".kudu.common.v1.ServerRegistration\x12\x10\n\x08problems\x18\x02 \x03(\t2b\n\x0eGenericService\x12P\n\tGetStatus\x12 .kudu.server.v1.GetStatusRequest\x1a!.kudu.server.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATUSREQUEST']._serialized_start=68
   _globals['_GETSTATUSREQUEST']._serialized_end=86
   _globals['_GETSTATUSRESPONSE']._serialized_start=88
-  _globals['_GETSTATUSRESPONSE']._serialized_end=165
-  _globals['_GENERICSERVICE']._serialized_start=167
-  _globals['_GENERICSERVICE']._serialized_end=265
+  _globals['_GETSTATUSRESPONSE']._serialized_end=183
+  _globals['_GENERICSERVICE']._serialized_start=185
+  _globals['_GENERICSERVICE']._serialized_end=283
 # @@protoc_insertion_point(module_scope)

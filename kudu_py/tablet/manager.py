@@ -233,6 +233,12 @@ class TabletManager:
         """All replicas, whatever their state, by tablet id."""
         return [replica for _, replica in sorted(self._replicas.items())]
 
+    def logs_without_room(self) -> int:
+        """How many replicas wait for room on the disk before they take more."""
+        return sum(
+            replica.state is ReplicaState.RUNNING and replica.log.waits_for_room for replica in self._replicas.values()
+        )
+
     def tombstones(self) -> list[Superblock]:
         """All deleted replicas, by tablet id."""
         return [superblock for _, superblock in sorted(self._tombstones.items())]

@@ -11,7 +11,7 @@ from kudu_py.env.clock import Clock
 from kudu_py.tablet.tablet_replica import ReplicaState
 from kudu_py.tserver.scanners import Scanner
 from kudu_py.tserver.tablet_server import TabletServer
-from kudu_py.webui.page import Cell, Health, Row, TablePage
+from kudu_py.webui.page import Cell, Health, Row, TablePage, serving_health
 
 
 class TabletServerPages:
@@ -76,12 +76,14 @@ class TabletServerPages:
         ]
 
     def health(self) -> Health:
-        """SERVING once the replicas are opened."""
+        """SERVING once the replicas are opened; DEGRADED while there is a problem that it outlives."""
         replicas = self._server.manager.replicas()
         running = sum(replica.state is ReplicaState.RUNNING for replica in replicas)
         failed = sum(replica.state is ReplicaState.FAILED for replica in replicas)
-        status = "SERVING" if self._server.is_serving else "NOT_SERVING"
-        return Health(self._server.is_serving, status, {"running": running, "failed": failed})
+        facts: dict[str, Cell] = {"running": running, "failed": failed}
+        if not self._server.is_serving:
+            return Health(False, "NOT_SERVING", facts)
+        return serving_health(self._server.disk_watch.problems(), facts)
 
     def facts(self) -> list[tuple[str, Cell]]:
         """For the home page."""
@@ -93,6 +95,7 @@ class TabletServerPages:
             ("http_address", registration.http_address),
             ("software_version", registration.software_version),
             ("fault_domain", registration.fault_domain),
+            ("disk_free_bytes", self._server.disk_watch.free_bytes),
             ("replicas", len(self._server.manager.replicas())),
             ("leaders", sum(replica.is_leader for replica in self._server.manager.replicas())),
             ("memory_used_bytes", memory.used_bytes),

@@ -21,6 +21,7 @@ import structlog
 
 from kudu_py.common.ids import TabletId
 from kudu_py.consensus.service import ConsensusServicer
+from kudu_py.daemon.disk_watch import DiskWatch
 from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
 from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
@@ -73,7 +74,7 @@ class TabletServer:
     """One tablet server. `add_services`, then `start`, maybe `drain`, then `stop`; not started again.
 
     Attributes:
-        manager, scanners, heartbeater, maintenance, memory: its parts, for pages and tests.
+        manager, scanners, heartbeater, maintenance, memory, disk_watch: its parts, for pages and tests.
         http_address: of its pages; may be empty. Set before `start`.
         is_serving: whether its replicas are opened.
     """
@@ -100,6 +101,12 @@ class TabletServer:
             memory=self.memory,
             on_report=self._on_report,
             on_fatal=around.on_fatal,
+        )
+        self.disk_watch = DiskWatch(
+            threads=around.threads,
+            directory=around.directories.root,
+            reserved_bytes=settings.replica.wal.disk_reserved_bytes,
+            logs_without_room=self.manager.logs_without_room,
         )
         self.scanners = Scanners(clock=around.clock, ttl_s=settings.scanner_ttl_s, running_max=settings.scans_max)
         self.heartbeater = Heartbeater(
@@ -152,7 +159,7 @@ class TabletServer:
         )
         server.add(
             server_pb2_grpc.add_GenericServiceServicer_to_server,
-            GenericServicer(self.registration),
+            GenericServicer(self.registration, self.disk_watch.problems),
             checks_dest_uuid=False,
         )
         # Without a bound: a heartbeat that is refused costs an election.
@@ -185,6 +192,7 @@ class TabletServer:
         await self._parts.enter_async_context(self._tasks)
         for master in self.heartbeater.masters:
             self._tasks.run_forever(master.run(), name=f"heartbeat {master.address}")
+        self._tasks.run_forever(self.disk_watch.run(), name="disk watch")
         self._tasks.run_forever(self.maintenance.run(), name="maintenance")
         self._tasks.run_forever(self._expire_scans(), name="scan-expiry")
         self.is_serving = True

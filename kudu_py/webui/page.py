@@ -77,13 +77,21 @@ class Health:
 
     Attributes:
         ok: 200 or 503.
-        status: one word, such as "SERVING" or "STARTING".
+        status: one word, such as "SERVING", "STARTING", or "DEGRADED": it serves, but not all that it should; a probe
+            that ended it for that would make things worse.
         facts: more for people.
     """
 
     ok: bool
     status: str
     facts: Mapping[str, Cell]
+
+
+def serving_health(problems: Sequence[str], facts: Mapping[str, Cell]) -> Health:
+    """Of a server that serves: SERVING, or DEGRADED with its problems."""
+    if not problems:
+        return Health(True, "SERVING", facts)
+    return Health(True, "DEGRADED", {"problems": "; ".join(problems), **facts})
 
 
 class Setting(Protocol):

@@ -117,3 +117,16 @@ def test_too_few_voters_is_under_replication(seen):
     del seen.tables[0].tablets[0].replicas[2]
 
     assert any("under-replicated" in problem for problem in assess(seen).problems)
+
+
+def test_what_masters_and_servers_say_is_wrong_with_them_is_a_problem(seen):
+    seen.masters[0].problems = ["the disk of /m is full"]
+    seen.servers[1].problems = ["the disk of /t is full"]
+
+    report = assess(seen)
+
+    assert not report.is_healthy
+    assert report.problems == [
+        "master 127.0.0.1:7051: the disk of /m is full",
+        f"tablet server {SERVERS[1]} at 127.0.0.1:1: the disk of /t is full",
+    ]

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from kudu_py.pb import tserver_pb2
+from kudu_py.pb.server_pb2 import GetStatusRequest
+from kudu_py.pb.server_pb2_grpc import GenericServiceStub
 from kudu_py.testing.replica_group import batch_of, request_of
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -80,6 +83,36 @@ def test_pages_and_metrics_tell_what_is_there(simulate: Simulate, serving: Any):
             assert "kudu_tablet_live_rows 1.0" in text
 
     simulate(main())
+
+
+def test_a_full_disk_degrades_a_server_by_name_until_there_is_room(simulate: Simulate, serving: Any):
+    async def main() -> None:
+        from kudu_py.tserver.pages import TabletServerPages
+
+        async with serving() as servers:
+            server = servers.servers[0]
+            pages = TabletServerPages(server.tablet_server, server.clock)
+            stub = GenericServiceStub(servers.network.dialer("client:1").channel(server.address))
+            await servers.create()
+            await asyncio.sleep(3.0)
+            assert pages.health().status == "SERVING"
+            server.disk.capacity_bytes = 1 << 20
+            await asyncio.sleep(3.0)
+            free_bytes = server.disk.free_bytes("/data")
+            health = pages.health()
+            assert (health.ok, health.status) == (True, "DEGRADED")
+            assert f"the disk of /data is full: {free_bytes} bytes are free" in str(health.facts["problems"])
+            answer = await stub.GetStatus(GetStatusRequest())
+            assert list(answer.problems) == [health.facts["problems"]]
+            server.disk.capacity_bytes = None
+            await asyncio.sleep(3.0)
+            assert pages.health().status == "SERVING"
+            assert not (await stub.GetStatus(GetStatusRequest())).problems
+
+    with structlog.testing.capture_logs() as events:
+        simulate(main())
+    told = [event["event"] for event in events if event["event"].startswith("disk_")]
+    assert told == ["disk_full", "disk_has_room"]
 
 
 def daemon(directory: Path, ready_file: Path, *more: str) -> subprocess.Popen[bytes]:
