@@ -59,7 +59,8 @@ class CommonOptions:
     )
     fs_wal_dir_reserved_bytes: int = flag(
         64 << 20,
-        "Space on the file system that logs leave free; writes are told to try later when it is reached.",
+        "Space on the file system that logs and compactions leave free; writes are told to try later when it is "
+        "reached. Flushes leave half of it, for they let logs go.",
         group=_STORAGE,
         minimum=0,
     )
