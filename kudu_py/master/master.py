@@ -65,6 +65,7 @@ class MasterSettings:
     Attributes:
         master_addresses: of all masters, this one among them; empty if it is alone. Only a first start looks at them.
         replica: of the sys catalog.
+        flush_age_s: of the sys catalog's unflushed entries, if they are many.
         calls_max: of MasterService under way at once; more are told to try later.
         memory_limit_bytes: of the whole process.
     """
@@ -72,6 +73,7 @@ class MasterSettings:
     master_addresses: tuple[str, ...] = ()
     replica: ReplicaOptions = field(default_factory=ReplicaOptions)
     catalog: CatalogOptions = field(default_factory=CatalogOptions)
+    flush_age_s: float = 120.0
     calls_max: int = 512
     memory_limit_bytes: int = 2 << 30
 
@@ -120,7 +122,9 @@ class Master:
             unresponsive_timeout_s=options.tserver_unresponsive_timeout_s,
             settle_s=2 * options.heartbeat_interval_s,
         )
-        self.sys_catalog = SysCatalog(self._sys_catalog_replica, change_bytes_max=options.change_bytes_max)
+        self.sys_catalog = SysCatalog(
+            self._sys_catalog_replica, change_bytes_max=options.change_bytes_max, flush_age_s=settings.flush_age_s
+        )
         self.committer = Committer(self.sys_catalog, on_published=self._on_published, on_doubt=self._on_doubt)
         self.reconciler = Reconciler(
             committer=self.committer,

@@ -38,6 +38,7 @@ def settings_of(options: MasterOptions) -> MasterSettings:
             heartbeat_interval_s=options.heartbeat_interval_ms / 1000,
             table_locations_ttl_s=options.table_locations_ttl_ms / 1000,
         ),
+        flush_age_s=float(options.flush_threshold_secs),
         calls_max=options.rpc_service_queue_length,
         memory_limit_bytes=options.memory_limit_bytes,
     )

@@ -52,6 +52,7 @@ SYS_CATALOG_PARTITION = Partition()
 _CLUSTER_ID = "cluster"
 _UPKEEP_INTERVAL_S = 10.0
 _FLUSH_BYTES = 8 << 20
+_FLUSH_AGE_BYTES_MIN = 1 << 20
 _LOG_BYTES = 32 << 20
 _READ_SLICE_ROWS = 256
 """Entries decoded before the loop gets its turn: a new leader must go on sending heartbeats while it reads."""
@@ -168,11 +169,14 @@ class SysCatalog:
     Args:
         replica: gives the replica of the tablet `SYS_CATALOG_TABLET_ID`, or raises KuduError while there is none.
         change_bytes_max: the largest change, encoded.
+        flush_age_s: unflushed entries are flushed after so long, as a tablet server's rows are.
     """
 
-    def __init__(self, replica: Callable[[], TabletReplica], *, change_bytes_max: int) -> None:
+    def __init__(self, replica: Callable[[], TabletReplica], *, change_bytes_max: int, flush_age_s: float) -> None:
         self._replica = replica
         self._change_bytes_max = change_bytes_max
+        self._flush_age_s = flush_age_s
+        self._unflushed_since: float | None = None
         self._log_bytes = 0
         """Size of the log after the last checkpoint: what is kept of it for followers."""
 
@@ -258,12 +262,24 @@ class SysCatalog:
                 if (
                     replica.tablet.unflushed_bytes > _FLUSH_BYTES
                     or replica.log.size_bytes > self._log_bytes + _LOG_BYTES
+                    or self._is_old(replica)
                 ):
                     await replica.checkpointer.flush()
                     self._log_bytes = replica.log.size_bytes
+                    self._unflushed_since = None
                 await replica.checkpointer.compact()
             except KuduError as error:
                 _log.warning("sys_catalog_upkeep_put_off", error=str(error))
+
+    def _is_old(self, replica: TabletReplica) -> bool:
+        if not replica.checkpointer.has_unflushed:
+            self._unflushed_since = None
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._unflushed_since is None:
+            self._unflushed_since = now
+        is_much = replica.tablet.unflushed_bytes >= _FLUSH_AGE_BYTES_MIN
+        return is_much and now - self._unflushed_since >= self._flush_age_s
 
     async def load(self) -> CatalogState:
         """Everything that is committed. Leaves the loop its turns.

@@ -516,3 +516,21 @@ def test_the_log_of_the_sys_catalog_is_kept_small_by_itself(simulate, monkeypatc
         assert replica.superblock.checkpoint.index > 10
 
     simulate(story)
+
+
+def test_old_entries_of_the_catalog_are_flushed_as_a_tablet_servers_rows_are(simulate):
+    async def story(world):
+        replica = world.master.running.manager.replica("0" * 32)
+        columns = [common_pb2.ColumnSchema(name="key", type=common_pb2.INT64)] + [
+            common_pb2.ColumnSchema(name=f"c{n}", type=common_pb2.INT64, nullable=True, comment="c" * 250)
+            for n in range(299)
+        ]
+        for n in range(20):
+            await world.create(f"t{n}", schema=common_pb2.Schema(columns=columns, key_count=1))
+        assert replica.tablet.unflushed_bytes > 1 << 20
+        await asyncio.sleep(100.0)
+        assert replica.superblock.checkpoint.index == 0
+        await asyncio.sleep(40.0)
+        assert replica.superblock.checkpoint.index > 0
+
+    simulate(story)
