@@ -49,7 +49,7 @@ from kudu_py.rpc.call import call
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.manager import NewTablet, TabletManager
 from kudu_py.tablet.memory import MemoryBudget
-from kudu_py.tablet.tablet_replica import TabletReplica
+from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 
 _log = structlog.get_logger(__name__)
 
@@ -96,6 +96,7 @@ class Master:
         self.http_address = ""
         self._tasks = Supervisor(around.on_fatal)
         self._work = contextlib.AsyncExitStack()
+        self._is_running = False
         self.manager = TabletManager(
             uuid=around.uuid,
             address=around.address,
@@ -219,6 +220,7 @@ class Master:
                 raise
             replica = await self._create_sys_catalog()
         replica.running()
+        self._is_running = True
         self._work.push_async_callback(self.committer.close)
         await self._work.enter_async_context(self._tasks)
         self._tasks.run_forever(self.disk_watch.run(), name="disk watch")
@@ -237,6 +239,7 @@ class Master:
 
     async def fall_silent(self) -> None:
         """Ends the reign and all background work, and touches no file: the half of `stop` that a power cut leaves."""
+        self._is_running = False
         await self._work.aclose()
 
     def _sys_catalog_replica(self) -> TabletReplica:
@@ -292,7 +295,20 @@ class Master:
 
     def _on_report(self, tablet_id: TabletId) -> None:
         # Told from within changes of the replica: look at it once they are done.
-        self._loop.call_soon(self.leadership.role_changed)
+        self._loop.call_soon(self._look_at_sys_catalog)
+
+    def _look_at_sys_catalog(self) -> None:
+        """Ends the process if the sys catalog's replica has failed while it ran.
+
+        A tablet server lives on without a replica, for the sake of its others. This one was all that a master has: it
+        would look alive, and never lead again. A start finds the same damage, and is refused by name.
+        """
+        replica = self._sys_catalog_replica() if self._is_running else None
+        if replica is not None and replica.state is ReplicaState.FAILED:
+            reason = f"the sys catalog of this master has failed: {replica.error}"
+            _log.critical("sys_catalog_failed", error=str(replica.error))
+            self._surroundings.on_fatal(KuduError(ErrorCode.TABLET_FAILED, reason))
+        self.leadership.role_changed()
 
     def _on_published(self, change: CatalogChange) -> None:
         self.reconciler.look_at(tablet.tablet_id for tablet in change.tablets)

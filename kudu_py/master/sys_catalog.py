@@ -269,6 +269,9 @@ class SysCatalog:
                     self._unflushed_since = None
                 await replica.checkpointer.compact()
             except KuduError as error:
+                if error.code is ErrorCode.CORRUPTION:
+                    self._replica().fail(error)
+                    continue
                 _log.warning("sys_catalog_upkeep_put_off", error=str(error))
 
     def _is_old(self, replica: TabletReplica) -> bool:

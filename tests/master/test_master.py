@@ -518,6 +518,38 @@ def test_the_log_of_the_sys_catalog_is_kept_small_by_itself(simulate, monkeypatc
     simulate(story)
 
 
+def damage():
+    return KuduError(ErrorCode.CORRUPTION, "file 7.rows is damaged")
+
+
+@pytest.mark.parametrize("found_by", ["a read", "the upkeep"])
+def test_a_master_whose_catalog_turns_out_damaged_ends_and_names_the_damage(simulate, found_by):
+    async def story(world):
+        from kudu_py.master.pages import MasterPages
+
+        await world.create("t1")
+        master = world.master.running
+        replica = master.manager.replica("0" * 32)
+        if found_by == "a read":
+            replica.fail(damage())
+        else:
+
+            async def compact():
+                raise damage()
+
+            replica.checkpointer.compact = compact
+        await asyncio.sleep(11.0)
+        (reason,) = world.master.fatal
+        assert reason.code is ErrorCode.TABLET_FAILED
+        assert "file 7.rows is damaged" in reason.message
+        health = MasterPages(master, world.master.clock).health()
+        assert (health.ok, health.status) == (False, "FAILED")
+        assert "file 7.rows is damaged" in health.facts["reason"]
+        world.master.fatal.clear()
+
+    simulate(story)
+
+
 def test_old_entries_of_the_catalog_are_flushed_as_a_tablet_servers_rows_are(simulate):
     async def story(world):
         replica = world.master.running.manager.replica("0" * 32)
