@@ -224,6 +224,16 @@ def describe_range(item: RangePartition) -> str:
     return f"{lower}VALUES{upper}" if lower or upper else "UNBOUNDED"
 
 
+def describe_partitioning(partition_schema: PartitionSchema) -> str:
+    """Such as `HASH (key) PARTITIONS 4, RANGE (day)`; `NONE` for a table of one tablet."""
+    parts = [
+        f"HASH ({', '.join(level.columns)}) PARTITIONS {level.bucket_count}" for level in partition_schema.hash_levels
+    ]
+    if partition_schema.range_columns:
+        parts.append(f"RANGE ({', '.join(partition_schema.range_columns)})")
+    return ", ".join(parts) or "NONE"
+
+
 def describe_partition(schema: Schema, partition_schema: PartitionSchema, partition: Partition) -> str:
     """Such as `HASH (key) PARTITION 3, RANGE (day) PARTITION 2013-01-01 <= VALUES < 2014-01-01`."""
     parts = [

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId
-from kudu_py.common.partition import describe_partition
+from kudu_py.common.partition import describe_partition, describe_partitioning
 from kudu_py.consensus.core.model import Role
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.state import CatalogState
@@ -51,7 +51,7 @@ class MasterPages:
         ]
 
     def health(self) -> Health:
-        """SERVING once the sys catalog's replica runs, whether it leads or not."""
+        """SERVING once the sys catalog's replica runs, whether it leads or not; DEGRADED as tablet servers are."""
         try:
             consensus = self._master.sys_catalog.consensus
         except KuduError as error:
@@ -125,7 +125,7 @@ class MasterPages:
             )
 
     def table(self, query: Mapping[str, str]) -> Sequence[Table]:
-        """One table, by `?id=` or `?name=`: its columns and its tablets."""
+        """One table, by `?id=` or `?name=`: its name and partitioning, its columns and its tablets."""
         state = self._state()
         table = state.table_by_id(query["id"]) if query.get("id") else state.table_by_name(query.get("name", ""))
         columns = (
@@ -155,7 +155,21 @@ class MasterPages:
                     tablet.note,
                 )
             )
+        facts = (
+            table.name,
+            table.table_id,
+            table.state.value,
+            describe_partitioning(table.partition_schema),
+            table.num_replicas,
+            table.schema.version,
+            table.owner,
+        )
         return [
+            Table(
+                "Table",
+                ("name", "id", "state", "partitioning", "replication", "schema_version", "owner"),
+                [facts],
+            ),
             Table("Columns", ("id", "name", "type", "in_primary_key", "nullable", "default_value", "comment"), columns),
             Table("Tablets", ("id", "partition", "state", "config_index", "replicas", "rows", "note"), tablets),
         ]

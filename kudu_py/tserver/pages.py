@@ -43,6 +43,12 @@ class TabletServerPages:
                 self._tablets,
             ),
             TablePage(
+                "/tombstones",
+                "Tombstones",
+                ("table", "tablet_id", "data_state", "last_op_id"),
+                self._tombstones,
+            ),
+            TablePage(
                 "/tablet-consensus-status",
                 "Consensus",
                 (
@@ -126,19 +132,18 @@ class TabletServerPages:
                 status.schema_version,
                 status.error,
             )
+
+    def _tombstones(self) -> Iterable[Row]:
+        """What is left of deleted replicas, for good: it keeps their votes, and a late CreateTablet from making them
+        anew. Apart from the tablets, which it would soon outnumber.
+        """
         for tombstone in self._server.manager.tombstones():
+            last = tombstone.tombstone_last_op_id
             yield (
                 tombstone.table_name,
                 tombstone.tablet_id,
-                "",
-                ReplicaState.STOPPED.value,
                 tombstone.data_state.value,
-                None,
-                0,
-                0,
-                0,
-                tombstone.schema.version,
-                "",
+                str(last) if last is not None else None,
             )
 
     def _consensus(self) -> Iterable[Row]:

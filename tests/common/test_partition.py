@@ -18,6 +18,7 @@ from kudu_py.common.partition import (
     RangePartition,
     create_partitions,
     describe_partition,
+    describe_partitioning,
     split_ranges,
 )
 from kudu_py.common.partition_hash import HashLevelBuckets
@@ -270,6 +271,8 @@ def test_descriptions_read_like_the_definition():
     shown = describe_partition(schema, layout, partition)
     assert shown == "HASH (k) PARTITION 1, RANGE (day) PARTITION 2013-01-01 <= VALUES < 2014-01-01"
     assert describe_partition(schema, PartitionSchema(), Partition()) == ""
+    assert describe_partitioning(layout) == "HASH (k) PARTITIONS 3, RANGE (day)"
+    assert describe_partitioning(PartitionSchema()) == "NONE"
 
 
 # -- pruning -----------------------------------------------------------------------------------------------------------

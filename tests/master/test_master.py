@@ -566,3 +566,21 @@ def test_old_entries_of_the_catalog_are_flushed_as_a_tablet_servers_rows_are(sim
         assert replica.superblock.checkpoint.index > 0
 
     simulate(story)
+
+
+def test_the_page_of_a_table_says_what_the_table_is(simulate):
+    async def story(world):
+        from kudu_py.master.pages import MasterPages
+
+        await world.create("metrics", buckets=2)
+        pages = MasterPages(world.master.running, world.master.clock)
+        sections = {section.title: section for section in pages.table({"name": "metrics"})}
+        rows = {title: [dict(zip(s.columns, row, strict=True)) for row in s.rows] for title, s in sections.items()}
+        (table,) = rows["Table"]
+        assert (table["name"], table["replication"]) == ("metrics", 3)
+        assert table["partitioning"].startswith("HASH (")
+        assert table["partitioning"].endswith(") PARTITIONS 2")
+        assert rows["Columns"][0]["in_primary_key"] is True
+        assert len(rows["Tablets"]) == 2
+
+    simulate(story)
