@@ -228,6 +228,19 @@ def hash_scalars(key: tuple[int | bytes, ...]) -> int:
     return h | (1 << 32)
 
 
+def hashes_of(keys: Sequence[tuple[int | bytes, ...]]) -> list[int]:
+    """As `hash_scalars` for the keys of a few rows."""
+    first = keys[0]
+    if len(first) > 1 or not isinstance(first[0], int):
+        return [hash_scalars(key) for key in keys]
+    hashes = []
+    for (word,) in keys:
+        h = word * _MULTIPLIER_A & _MASK64  # type: ignore[operator]
+        h = (h ^ h >> 32) * _MULTIPLIER_B & _MASK64
+        hashes.append((h ^ h >> 32) | 1 << 32)
+    return hashes
+
+
 def _mix(h: U64) -> U64:
     h = h * _A
     h ^= h >> _32

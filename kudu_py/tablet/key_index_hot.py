@@ -44,6 +44,8 @@ _32 = np.uint64(32)
 _56 = np.uint64(56)
 _BUCKET_SHIFT = np.uint64(32 - _BUCKET_BITS)
 _STEP_MASK = np.uint32(_BUCKETS - 1)
+_BUCKET_SHIFT_INT = 32 - _BUCKET_BITS
+_BUCKET_MASK_INT = _BUCKETS - 1
 _EMPTY_SLOT = bytes(8)
 MAX_ROWS = 1 << _ROW_BITS
 
@@ -187,15 +189,28 @@ class HotIndex:
 
     # -- single rows, in plain Python: a few of them cost less than one NumPy pass -------------------------------------
 
-    def candidates(self, key_hash: int) -> Sequence[int]:
-        """The row ids, few and mostly none, of which one may be that of a key with this hash; the likelier first."""
-        if not self._used:
-            return self._spilled.get(key_hash >> 32, ())
+    def candidates_of(self, hashes: Sequence[int]) -> dict[int, list[int]]:
+        """Per place in `hashes` the row ids of which one may be that of a key with this hash, the likelier first.
+
+        Places without any, as of most new keys, are left out.
+        """
+        found: dict[int, list[int]] = {}
+        table, directory, shift = self._bytes, self._directory_view, 64 - self._directory_bits
+        spilled = self._spilled
+        for place, key_hash in enumerate(hashes):
+            print_ = key_hash >> 32
+            at = (directory[key_hash >> shift] + (key_hash >> _BUCKET_SHIFT_INT & _BUCKET_MASK_INT)) << 6
+            line = table[at : at + 64].tobytes()
+            # One search in the line tells nearly always that there is nothing.
+            if print_.to_bytes(4, "little") in line or spilled or not line.endswith(_EMPTY_SLOT):
+                some = self._candidates(key_hash)
+                if some:
+                    found[place] = some
+        return found
+
+    def _candidates(self, key_hash: int) -> list[int]:
         print_ = key_hash >> 32
         bucket = self._home_one(key_hash)
-        line = self._bytes[bucket << 6 : (bucket << 6) + 64].tobytes()
-        if print_.to_bytes(4, "little") not in line and line.endswith(_EMPTY_SLOT) and not self._spilled:
-            return ()
         found: list[int] = []
         for _ in range(_MAX_DISPLACEMENT + 1):
             entries = self._memory[bucket * 8 : bucket * 8 + 8].tolist()

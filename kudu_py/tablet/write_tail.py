@@ -33,6 +33,7 @@ _ROW_OVERHEAD_BYTES = 256
 """A key as Python values, its entry in a dict, and the numbers noted."""
 
 _INSERTS = frozenset({1, 5, 10, 13})
+_INSERT_CODES = bytes(_INSERTS)
 _UPSERTS = frozenset({5, 13})
 _DELETES = frozenset({3, 12})
 _NEEDS_KEY = frozenset({2, 3})
@@ -98,22 +99,43 @@ class WriteTail:
         """Whether it is time for arrays."""
         return self.rows >= TAIL_ROWS_MAX or self.memory_bytes >= TAIL_BYTES_MAX
 
-    def apply(
-        self, batch: SmallBatch, timestamp: int, index: KeyIndex, next_row_id: int, above: int | None
-    ) -> WriteResult:
+    def apply(self, batch: SmallBatch, timestamp: int, index: KeyIndex, next_row_id: int, above: int) -> WriteResult:
         """Applies a batch: each row by its operation, rows of one key in order.
 
         Args:
             index: where all live keys are that are not of rows inserted here; rows deleted there are taken out.
             next_row_id: of the first inserted row; the others follow.
-            above: no key whose first word is above this, by the key's order, is in `index`; None: that is not known.
+            above: no key whose first word is above this, by the key's order, is in `index`; of no importance for keys
+                with byte strings.
 
         Raises:
             KuduError: CORRUPTION if a key that must be compared cannot be read from disk any more.
         """
-        live, kind = self.live, batch.kind
-        flips = kind.flips
-        flip = flips[0] if flips is not None and above is not None else None
+        live, keys, operations = self.live, batch.keys, batch.operations
+        n = len(keys)
+        self.rows += n
+        self.memory_bytes += len(batch.payload) + _BATCH_OVERHEAD_BYTES + _ROW_OVERHEAD_BYTES * n
+        are_new = live.keys().isdisjoint(keys)
+        rows: Sequence[int] = range(n) if are_new else [row for row, key in enumerate(keys) if key not in live]
+        flips = batch.kind.flips
+        if flips is not None:
+            # Keys that only rise are common: above every key ever indexed, they need no search.
+            flip = flips[0]
+            rows = [row for row in rows if keys[row][0] ^ flip <= above]  # type: ignore[operator]
+        older = index.find_few(keys, rows)
+        if are_new and not older and not operations.translate(None, _INSERT_CODES) and len(set(keys)) == n:
+            live.update(zip(keys, range(next_row_id, next_row_id + n), strict=True))
+            self._inserts.append(_Part(batch.kind, batch, range(n), (), timestamp))
+            return _INSERTED[n]
+        return self._apply_rows(batch, timestamp, index, next_row_id, older)
+
+    def _apply_rows(
+        self, batch: SmallBatch, timestamp: int, index: KeyIndex, next_row_id: int, older: dict[int, int]
+    ) -> WriteResult:
+        """As `apply`, row by row; `older`: row ids by row of keys that were live in `index` before the batch."""
+        live = self.live
+        gone: set[Key] = set()
+        """Keys that were deleted from `index` by rows before."""
         inserts: list[int] = []
         updates: list[int] = []
         update_ids: list[int] = []
@@ -122,10 +144,8 @@ class WriteTail:
         for row, (key, operation) in enumerate(zip(batch.keys, batch.operations, strict=True)):
             existing = live.get(key, -1)
             is_mine = existing >= 0
-            # Keys that only rise are common: above every key ever indexed, they need no search.
-            if not is_mine and (flip is None or key[0] ^ flip <= above):  # type: ignore[operator]
-                key_hash = hash_scalars(key)
-                existing = index.find_one(key_hash, key)
+            if not is_mine and row in older and key not in gone:
+                existing = older[row]
             if operation in _INSERTS:
                 if existing < 0:
                     live[key] = next_row_id
@@ -146,19 +166,15 @@ class WriteTail:
                 if is_mine:
                     del live[key]
                 else:
-                    index.remove_one(key_hash, existing)
+                    index.remove_one(hash_scalars(key), existing)
+                    gone.add(key)
                 continue
             updates.append(row)
             update_ids.append(existing)
         if inserts:
-            self._inserts.append(_Part(kind, batch, inserts, (), timestamp))
+            self._inserts.append(_Part(batch.kind, batch, inserts, (), timestamp))
         if updates:
-            self._updates.append(_Part(kind, batch, updates, update_ids, timestamp))
-        rows = len(batch.operations)
-        self.rows += rows
-        self.memory_bytes += len(batch.payload) + _BATCH_OVERHEAD_BYTES + _ROW_OVERHEAD_BYTES * rows
-        if len(inserts) == rows:
-            return _INSERTED[rows]
+            self._updates.append(_Part(batch.kind, batch, updates, update_ids, timestamp))
         return WriteResult(tuple(errors), len(inserts), len(updates), deleted)
 
     def inserted(self) -> Iterator[Inserted]:
@@ -204,7 +220,7 @@ def _joined(parts: list[_Part]) -> tuple[RowBatch, I64, U64]:
     rows: list[int] = []
     first = 0
     for part in parts:
-        rows.extend([first + row for row in part.rows] if first else part.rows)
+        rows.extend([first + row for row in part.rows])
         first += part.batch.plan.rows
     counts = [len(part.rows) for part in parts]
     timestamps = np.repeat(np.array([part.timestamp for part in parts], np.uint64), counts)

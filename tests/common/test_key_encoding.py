@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kudu_py.common.key_encoding import KeyBatch, decode_key, encode_key, encode_keys, hash_scalars, radix_order
+from kudu_py.common.key_encoding import (
+    KeyBatch,
+    decode_key,
+    encode_key,
+    encode_keys,
+    hash_scalars,
+    hashes_of,
+    radix_order,
+)
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
 
 _UTC = datetime.UTC
@@ -91,6 +99,7 @@ def test_a_hash_depends_on_its_key_alone(kinds):
     alone = [int(KeyBatch.of(schema, _columns(schema, [row])).hashes()[0]) for row in rows]
     assert together == alone
     assert together == [hash_scalars(key) for key in keys.scalars()]
+    assert together == hashes_of(keys.scalars())
     assert keys.take(np.arange(0, 40, 3)).hashes().tolist() == together[::3]
     assert all(h >> 32 & 1 for h in together)
     assert len(set(together)) == len(set(rows))

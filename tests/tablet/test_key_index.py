@@ -73,7 +73,7 @@ def test_hashes_that_meet_in_one_bucket_spill_and_are_found(bits, batch):
     assert index.spilled
     wanted = names[::-1]
     assert np.array_equal(index.find(stored[::-1], verify), wanted)
-    assert 17 in index.candidates(int(stored[17]))
+    assert 17 in index.candidates_of([0, int(stored[17])])[1]
     gone = names[::3]
     index.remove(stored[gone], gone)
     wanted = names
@@ -97,8 +97,10 @@ def test_single_rows_and_batches_use_one_table():
     alive[::7] = False
     found = _find(index, stored, stored)
     assert np.array_equal(found, np.where(alive, np.arange(20_000), -1))
-    for i in range(0, 20_000, 101):
-        assert [row for row in index.candidates(int(stored[i])) if stored[row] == stored[i]] == [i] * int(alive[i])
+    some = range(0, 20_000, 101)
+    candidates = index.candidates_of(stored[::101].tolist())
+    for place, i in enumerate(some):
+        assert [row for row in candidates.get(place, ()) if stored[row] == stored[i]] == [i] * int(alive[i])
 
 
 def test_removed_entries_do_not_make_the_table_grow_for_ever():
