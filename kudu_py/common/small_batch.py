@@ -186,30 +186,37 @@ class BatchKind:
     def _plan(self, form: MessageForm, fields: tuple[int, ...]) -> Plan | None:
         """Checks what the head of a message says."""
         n, body = fields[form.length], fields[form.body_length]
-        columns = self.columns
+        columns, base = self.columns, form.size
         if not 1 <= n <= SMALL_ROWS_MAX or not 0 <= body <= SMALL_BYTES_MAX:
             return None
-        buffer = form.buffers
-        node = form.nodes
+        buffer, node = form.buffers, form.nodes
+        bitmap = (n + 7) >> 3
         places = []
         for column in columns:
             length, nulls = fields[node : node + 2]
             node += 2
-            if length != n or not 0 <= nulls <= n:
-                return None
-            spans = []
-            for _ in range(3 if column.width == 0 else 2):
-                offset, size = fields[buffer : buffer + 2]
+            validity, validity_bytes, values, values_bytes = fields[buffer : buffer + 4]
+            buffer += 4
+            data = data_bytes = 0
+            width = column.width
+            if width > 0:
+                needed = n * width
+            elif width < 0:
+                needed = bitmap
+            else:
+                needed = 4 * (n + 1)
+                data, data_bytes = fields[buffer : buffer + 2]
                 buffer += 2
-                if offset < 0 or offset & 7 or size < 0 or offset + size > body:
-                    return None
-                spans.append((form.size + offset, size))
-            (validity, validity_bytes), (values, values_bytes) = spans[:2]
-            cells = {0: 4 * (n + 1), -1: (n + 7) >> 3}.get(column.width, n * column.width)
-            if values_bytes < cells or (nulls and validity_bytes < (n + 7) >> 3):
+            if length != n or not 0 <= nulls <= n or values_bytes < needed or (nulls and validity_bytes < bitmap):
                 return None
-            data, data_bytes = spans[2] if column.width == 0 else (0, 0)
-            places.append(Place(column, nulls, validity, values, data, data_bytes))
+            # Negative if any of them is.
+            if validity | validity_bytes | values | values_bytes | data | data_bytes < 0:
+                return None
+            if (validity | values | data) & 7:
+                return None
+            if validity + validity_bytes > body or values + values_bytes > body or data + data_bytes > body:
+                return None
+            places.append(Place(column, nulls, base + validity, base + values, base + data, data_bytes))
         first = len(columns) - len(self.positions)
         keys = tuple(places[first : first + self.schema.key_count])
         if any(place.nulls for place in (*places[:first], *keys)):
