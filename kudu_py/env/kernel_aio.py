@@ -109,6 +109,13 @@ class KernelAio:
         while (count := self._call(*self._reap_args)) > 0:
             ended = [_EVENT.unpack_from(self._events, i * _EVENT.size) for i in range(count)]
             for number, _, result, _ in ended:
-                self._under_way.pop(number)(-result)
+                self._tell(self._under_way.pop(number), -result)
             if count < _EVENTS:
                 return
+
+    def _tell(self, done: Done, error_number: int) -> None:
+        try:
+            done(error_number)
+        except Exception as error:
+            # As any callback of the loop; the others are told all the same.
+            self._loop.call_exception_handler({"message": "the end of a sync could not be told", "exception": error})

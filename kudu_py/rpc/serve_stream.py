@@ -6,8 +6,10 @@ task with its turns of the loop.
 1. Items are taken in the order of their arrival, which is what keeps one tablet's requests in order.
 2. Nothing is read while `in_flight_max` items are unanswered, or answered and not sent; then gRPC's flow control holds
    the sender back.
-3. Answers are given as they become ready, so that one tablet's sync never delays another's heartbeat; those ready at
-   the same time share a message.
+3. Answers are given as they become ready, so that one tablet's sync never delays another's heartbeat for long; those
+   ready at the same time share a message. The items of one message are answered in one if that is possible within
+   `TOGETHER_S` of the first answer: a message costs far more than an item in it, and who sent them together has the
+   next ones together then.
 4. Only the caller that iterates the answers writes: concurrent writes break a gRPC stream.
 5. An error is its item's answer. The stream ends when the sender has no more and all is answered, or when it breaks.
    What was taken goes on then; its answer finds nobody.
@@ -17,12 +19,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from kudu_py.common.errors import KuduError
 from kudu_py.pb.common_pb2 import ErrorDetail
 from kudu_py.rpc.calls import OK, ServedRequests, as_kudu_error
 from kudu_py.rpc.status import error_detail
+
+TOGETHER_S = 0.001
 
 Item = TypeVar("Item", covariant=True)
 TakenItem = TypeVar("TakenItem")
@@ -74,6 +79,19 @@ async def serve_stream(
         await asyncio.gather(reader, return_exceptions=True)
 
 
+@dataclass(slots=True)
+class _Group:
+    """The items that came in one message.
+
+    Attributes:
+        unanswered: how many have no answer yet.
+        timer: runs out when those that have one are sent without the others; set by the first of them.
+    """
+
+    unanswered: int
+    timer: asyncio.TimerHandle | None = None
+
+
 class _Stream(Generic[TakenItem, Tag, Answer, Message]):
     """One stream being served.
 
@@ -106,11 +124,12 @@ class _Stream(Generic[TakenItem, Tag, Answer, Message]):
         """Hands items over until the sender has no more."""
         try:
             async for message in self._requests:
+                group = _Group(len(message.items))
                 for item in message.items:
                     while self._under_way >= self._in_flight_max:
                         self._room = self._loop.create_future()
                         await self._room
-                    self._take(item)
+                    self._take(item, group)
         finally:
             self._has_ended = True
             self._rouse()
@@ -128,14 +147,14 @@ class _Stream(Generic[TakenItem, Tag, Answer, Message]):
             self._room.set_result(None)
         return message
 
-    def _take(self, item: TakenItem) -> None:
+    def _take(self, item: TakenItem, group: _Group) -> None:
         self._under_way += 1
         started, tag = self._loop.time(), self._tag_of(item)
 
         def respond(answer: Answer | KuduError) -> None:
             if not self.is_closed:
                 self._add(self._message, tag, error_detail(answer) if isinstance(answer, KuduError) else answer)
-                self._rouse()
+                self._note_answered(group)
             if self._served is not None:
                 self._served.observe(answer.code.value if isinstance(answer, KuduError) else OK, started)
 
@@ -146,6 +165,19 @@ class _Stream(Generic[TakenItem, Tag, Answer, Message]):
         except Exception as raised:
             # Whoever raises has not answered.
             respond(raised if isinstance(raised, KuduError) else as_kudu_error(raised, self._served))
+
+    def _note_answered(self, group: _Group) -> None:
+        group.unanswered -= 1
+        if group.unanswered == 0:
+            if group.timer is not None:
+                group.timer.cancel()
+            self._rouse()
+        elif group.timer is None:
+            group.timer = self._loop.call_later(TOGETHER_S, self._on_late, group)
+
+    def _on_late(self, group: _Group) -> None:
+        group.timer = None
+        self._rouse()
 
     def _rouse(self) -> None:
         if self._wake is not None and not self._wake.done():

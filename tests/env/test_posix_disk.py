@@ -219,3 +219,25 @@ def test_the_kernel_says_when_it_takes_no_more_and_what_it_took_ends(run, tmp_pa
         aio.close()
 
     run(main())
+
+
+def test_one_that_fails_when_told_does_not_keep_the_others_from_being_told(run, tmp_path):
+    async def main():
+        loop = asyncio.get_running_loop()
+        aio = open_kernel_aio(loop)
+        if aio is None:
+            pytest.skip("this kernel or sandbox has no asynchronous I/O")
+        file, told, raised = PosixDisk().create(f"{tmp_path}/a"), loop.create_future(), []
+        loop.set_exception_handler(lambda _, context: raised.append(str(context["exception"])))
+
+        def fail(_):
+            raise AssertionError("a bug")
+
+        assert aio.fdatasync(file.fileno(), fail)
+        assert aio.fdatasync(file.fileno(), told.set_result)
+        assert await told == 0
+        await asyncio.sleep(0)
+        assert raised == ["a bug"]
+        aio.close()
+
+    run(main())

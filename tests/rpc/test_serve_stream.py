@@ -1,0 +1,72 @@
+"""How answers of a stream share messages, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.pb import tserver_pb2
+from kudu_py.pb.common_pb2 import ErrorDetail
+from kudu_py.rpc.serve_stream import TOGETHER_S, serve_stream
+
+Request, Response = tserver_pb2.WriteStreamRequest, tserver_pb2.WriteStreamResponse
+
+
+def add(message, number, answer):
+    message.items.add(id=number, **{"error" if isinstance(answer, ErrorDetail) else "response": answer})
+
+
+async def times_and_ids(messages, delays_s, *, in_flight_max=100):
+    """When each message of answers came, and the ids in it; item n is answered after `delays_s[n]`."""
+    loop = asyncio.get_running_loop()
+
+    async def requests():
+        for ids in messages:
+            yield Request(items=[Request.Item(id=number) for number in ids])
+
+    def take(item, respond):
+        if delays_s[item.id] is None:
+            raise KuduError(ErrorCode.TABLET_NOT_FOUND, "not here")
+        loop.call_later(delays_s[item.id], respond, tserver_pb2.WriteResponse())
+
+    started = loop.time()
+    stream = serve_stream(
+        requests(),
+        take=take,
+        tag_of=lambda item: item.id,
+        message_type=Response,
+        add=add,
+        in_flight_max=in_flight_max,
+    )
+    return [(loop.time() - started, [item.id for item in message.items]) async for message in stream]
+
+
+def test_what_came_in_one_message_is_answered_in_one(simulate):
+    ((at, ids),) = simulate(times_and_ids([[1, 2, 3]], {1: 0.0100, 2: 0.0104, 3: 0.0102}))
+    assert ids == [1, 3, 2]
+    assert at == pytest.approx(0.0104, abs=1e-4)
+
+
+def test_a_slow_item_holds_the_others_up_for_a_moment_only(simulate):
+    first, second = simulate(times_and_ids([[1, 2]], {1: 0.01, 2: 1.0}))
+    assert first == (pytest.approx(0.01 + TOGETHER_S, abs=1e-4), [1])
+    assert second == (pytest.approx(1.0, abs=1e-4), [2])
+
+
+def test_later_answers_of_a_message_that_was_late_once_leave_as_soon(simulate):
+    came = simulate(times_and_ids([[1, 2, 3]], {1: 0.01, 2: 0.5, 3: 1.0}))
+    assert [ids for _, ids in came] == [[1], [2], [3]]
+    assert came[1][0] == pytest.approx(0.5 + TOGETHER_S, abs=1e-4)
+
+
+def test_items_of_different_messages_do_not_wait_for_each_other(simulate):
+    first, second = simulate(times_and_ids([[1], [2]], {1: 0.01, 2: 0.0104}))
+    assert first == (pytest.approx(0.01, abs=1e-4), [1])
+    assert second == (pytest.approx(0.0104, abs=1e-4), [2])
+
+
+def test_a_message_larger_than_the_bound_is_answered_in_parts(simulate):
+    came = simulate(times_and_ids([[1, 2, 3, 4, 5]], dict.fromkeys(range(1, 6), 0.01), in_flight_max=2))
+    assert [ids for _, ids in came] == [[1, 2], [3, 4], [5]]
