@@ -158,11 +158,6 @@ class TableInfo:
         """Number of columns."""
         return len(self.schema.columns)
 
-    @raises_public
-    def new_operation(self, operation: RowOperation | str, record: Record | None = None) -> WriteOperation:
-        """A row operation by name."""
-        return WriteOperation(self, operation_of(operation), record)
-
     def new_insert(self, record: Record | None = None) -> WriteOperation:
         """Adds a row; a row error if its key is there."""
         return WriteOperation(self, RowOperation.INSERT, record)

@@ -154,10 +154,6 @@ class Schema:
             raise KuduError(ErrorCode.COLUMN_NOT_FOUND, f"no column is named {name[:256]!r}; the columns are {shown}")
         return found
 
-    def has_column(self, name: str) -> bool:
-        """Whether there is a column of this name."""
-        return name in self._positions
-
     def column(self, name: str) -> ColumnSchema:
         """The column of this name; raises as `position`."""
         return self.columns[self.position(name)]

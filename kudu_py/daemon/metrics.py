@@ -56,7 +56,7 @@ class LoopLag:
             registry,
             "kudu_event_loop_lag_seconds",
             f"How late the event loop ran a timer, at worst, within the last {LAG_WINDOW_S:.0f} s.",
-            lambda: max(self._recent, default=0.0),
+            lambda: self.worst_s,
         )
 
     @property

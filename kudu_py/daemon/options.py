@@ -269,7 +269,10 @@ class MasterOptions(CommonOptions):
         30_000, "A new tablet that does not run after this is placed anew.", group=_CLUSTER, minimum=100
     )
     table_locations_ttl_ms: int = flag(
-        300_000, "How long clients may remember where tablets are.", group=_CLUSTER, minimum=1
+        300_000,
+        "After so long clients are to ask again where tablets are; kudu_py's own ask when a server sends them away.",
+        group=_CLUSTER,
+        minimum=1,
     )
 
     def __post_init__(self) -> None:

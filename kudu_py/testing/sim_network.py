@@ -345,7 +345,6 @@ class _Call:
         self._timers: list[asyncio.TimerHandle] = []
         self._ended: BaseException | None = None
         self.is_done = False
-        self._is_unary = True
         self._first: bytes | None = None
 
     def start(self) -> None:

@@ -32,7 +32,6 @@ from kudu_py.env.disk import Buffer
 FORMAT_VERSION = 1
 SEGMENT_HEADER_BYTES = 512
 """A sector of its own: no torn batch shares it."""
-RECORD_BYTES_MAX = 1 << 30
 TABLET_ID_BYTES_MAX = 64
 
 _SEGMENT_MAGIC = b"KUDUPYWL"

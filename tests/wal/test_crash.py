@@ -46,7 +46,6 @@ class Model:
     older: dict[int, list[Record]] = field(default_factory=dict)
     durable: OpId = MIN_OP_ID
     floor: int = 1
-    has_failed: bool = False
 
     def append(self, log: Log, term: int, count: int, size: int, rng: random.Random) -> None:
         first = log.last_op_id.index + 1
@@ -68,7 +67,7 @@ class Model:
         self.durable = op_id
 
     def fail(self, error: BaseException) -> None:
-        self.has_failed = True
+        """A crash is a failure too: what counts is what `report` was told before."""
 
     def violation(self, log: Log, content: list[Record]) -> str | None:
         """What is wrong with a recovered log, if anything."""
