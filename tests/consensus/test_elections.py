@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.consensus.core.model import Role
@@ -157,3 +158,25 @@ def test_a_new_leader_waits_until_its_clock_has_passed_its_predecessors(simulate
         await group.stop()
 
     simulate(story())
+
+
+def test_a_voter_that_does_not_answer_is_told_of_once_until_it_has_answered(simulate):
+    async def story():
+        group = SimGroup()
+        await group.start()
+        leader = await group.leader()
+        other, *_ = others = group.others(leader)
+        for server in (leader, others[1]):
+            await group.crash(server)
+        await asyncio.sleep(60)  # it asks again and again
+        await group.restart(leader)
+        await group.leader()
+        await group.crash(leader)
+        await asyncio.sleep(60)
+        await group.stop()
+        return other.uuid, [leader.uuid, others[1].uuid]
+
+    with structlog.testing.capture_logs() as events:
+        asks, (came_back, stayed_away) = simulate(story())
+    told = [event["voter"] for event in events if event["event"] == "vote_not_answered" and event["server"] == asks]
+    assert sorted(told) == sorted([came_back, stayed_away, came_back])
