@@ -380,7 +380,7 @@ class KuduSession:
         locations = client.known_locations(row.source.table)
         if locations is None:
             return False
-        partition = locations.partitioner.row_to_partition(row.cells)
+        partition = locations.position_of(row.cells)
         if partition < 0:
             return False
         writer = client.writer(locations.tablets[partition].tablet_id)
@@ -398,10 +398,10 @@ class KuduSession:
         client = self._client
         table = row.source.table
         locations = client.known_locations(table) or await client.locations(table)
-        partition = locations.partitioner.row_to_partition(row.cells)
+        partition = locations.position_of(row.cells)
         if partition < 0:
             locations = await client.locations(table, refresh=True)
-            partition = locations.partitioner.row_to_partition(row.cells)
+            partition = locations.position_of(row.cells)
         epoch = row.epoch = self._epoch
         epoch.count += 1
         try:

@@ -160,6 +160,30 @@ async def test_errors_of_arrow_rows_name_their_place(client, table):
     assert sorted((error.row_index, error.row["key"]) for error in errors) == [(i, 105 + i) for i in range(5)]
 
 
+async def test_each_ignoring_row_call_passes_over_what_does_not_fit(client, table):
+    session = client.new_session("sync")
+    for operation in (
+        table.new_insert_ignore((1, 1)),
+        table.new_insert_ignore((1, 2)),
+        table.new_update_ignore((1, 3)),
+        table.new_update_ignore((2, 4)),
+        table.new_upsert_ignore((5, 5)),
+        table.new_delete_ignore((6,)),
+        table.new_delete_ignore((5,)),
+    ):
+        await session.apply(operation)
+    assert await table.scanner().read_all_tuples() == [(1, 3, None)]
+
+
+async def test_columns_can_be_projected_by_position(client, table):
+    async with client.new_session() as session:
+        await session.write(table, rows(0, 3))
+    scanner = table.scanner().set_projected_column_indexes([2, 0]).set_query_id("by position").set_cache_blocks(False)
+    assert sorted(await scanner.read_all_tuples()) == [("text 0", 0), ("text 1", 1), ("text 2", 2)]
+    with pytest.raises(kudu.KuduInvalidArgument, match="has columns 0 to 2, not 3"):
+        table.scanner().set_projected_column_indexes([3])
+
+
 async def test_ignore_operations_tell_no_errors(client, table):
     async with client.new_session() as session:
         await session.write(table, rows(0, 10), "insert_ignore")

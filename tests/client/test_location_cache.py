@@ -5,7 +5,7 @@ import pytest
 from kudu_py.client.leader_probe import choose_leader
 from kudu_py.client.location_cache import LocationCache, Replica, TableLocations, Tablet
 from kudu_py.client.snapshot import lacks_majority
-from kudu_py.common.partition import HashLevel, Partition, PartitionSchema
+from kudu_py.common.partition import HashLevel, Partition, PartitionSchema, RangePartition, create_partitions
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
 from kudu_py.pb import consensus_pb2
 
@@ -86,3 +86,18 @@ def test_a_snapshot_needs_the_clocks_of_a_majority_of_each_tablet():
     learner = (*REPLICAS[:1], Replica("d", "d:1", votes=False))
     assert lacks_majority([tablet(replicas=learner)], {"a": 1}) is None
     assert lacks_majority([tablet(replicas=())], {"a": 1}) is not None, "of an unknown tablet nothing is known"
+
+
+@pytest.mark.parametrize("ranges", [(), (RangePartition((0,), (500,)), RangePartition((700,), None))])
+@pytest.mark.parametrize("buckets", [(), (6,), (3, 4)])
+def test_a_row_is_placed_as_the_partitioner_does(buckets, ranges):
+    schema = Schema(tuple(ColumnSchema(name, DataType.INT64) for name in ("a", "b")), 2)
+    levels = tuple(HashLevel((name,), count) for name, count in zip(("a", "b"), buckets, strict=False))
+    layout = PartitionSchema(levels, ("a",) if ranges else ())
+    partitions = create_partitions(schema, layout, ranges)
+    tablets = [Tablet(str(i), partition, 1, REPLICAS) for i, partition in enumerate(partitions)]
+    locations = TableLocations.of(schema, layout, tablets)
+    rows = [[key, key * 7, "no key"] for key in range(-20, 1000, 9)]
+    placed = [locations.position_of(row) for row in rows]
+    assert placed == [locations.partitioner.row_to_partition(row) for row in rows]
+    assert set(placed) >= set(range(len(tablets)))
