@@ -8,14 +8,19 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from kudu_py.common.ids import RandomBits, ServerId
-from kudu_py.env.clock import Clock
+from kudu_py.common.ids import RandomBits, ServerId, TabletId
+from kudu_py.daemon.disk_watch import DiskWatch
+from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
 from kudu_py.env.workers import Workers
+from kudu_py.pb import common_pb2
 from kudu_py.rpc.calls import AddToServer
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.rpc.retry import RandomFraction
+from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.directories import ReplicaDirectories
+from kudu_py.tablet.manager import TabletManager
+from kudu_py.tablet.memory import MemoryBudget
 
 
 class Chance(RandomBits, RandomFraction, Protocol):
@@ -56,3 +61,48 @@ class Surroundings:
     rng: Chance
     registry: CollectorRegistry
     on_fatal: Callable[[BaseException], None]
+
+    def registration(self, *, http_address: str, fault_domain: str = "") -> common_pb2.ServerRegistration:
+        """What the server says of itself."""
+        return common_pb2.ServerRegistration(
+            uuid=self.uuid,
+            rpc_address=self.address,
+            http_address=http_address,
+            software_version=self.software_version,
+            fault_domain=fault_domain,
+            start_time_micros=self.start_time_micros,
+        )
+
+    def tablet_manager(
+        self,
+        options: ReplicaOptions,
+        *,
+        hybrid_clock: HybridClock,
+        memory: MemoryBudget,
+        on_report: Callable[[TabletId], None],
+    ) -> TabletManager:
+        """The server's replicas, not opened yet; see `TabletManager` for the arguments."""
+        return TabletManager(
+            uuid=self.uuid,
+            address=self.address,
+            directories=self.directories,
+            threads=self.threads,
+            workers=self.workers,
+            dialer=self.dialer,
+            clock=self.clock,
+            hybrid_clock=hybrid_clock,
+            rng=self.rng,
+            options=options,
+            memory=memory,
+            on_report=on_report,
+            on_fatal=self.on_fatal,
+        )
+
+    def disk_watch(self, manager: TabletManager, options: ReplicaOptions) -> DiskWatch:
+        """The watch over the disk that the manager's replicas lie on."""
+        return DiskWatch(
+            threads=self.threads,
+            directory=self.directories.root,
+            reserved_bytes=options.wal.disk_reserved_bytes,
+            logs_without_room=manager.logs_without_room,
+        )

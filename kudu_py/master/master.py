@@ -23,7 +23,6 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import SYS_CATALOG_TABLET_ID, ServerId, TabletId, require_id
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
 from kudu_py.consensus.service import ConsensusServicer
-from kudu_py.daemon.disk_watch import DiskWatch
 from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
 from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
@@ -47,7 +46,7 @@ from kudu_py.master.ts_registry import TsRegistry
 from kudu_py.pb import common_pb2, consensus_pb2_grpc, master_pb2_grpc, server_pb2, server_pb2_grpc
 from kudu_py.rpc.call import call
 from kudu_py.tablet.context import ReplicaOptions
-from kudu_py.tablet.manager import NewTablet, TabletManager
+from kudu_py.tablet.manager import NewTablet
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 
@@ -97,27 +96,13 @@ class Master:
         self._tasks = Supervisor(around.on_fatal)
         self._work = contextlib.AsyncExitStack()
         self._is_running = False
-        self.manager = TabletManager(
-            uuid=around.uuid,
-            address=around.address,
-            directories=around.directories,
-            threads=around.threads,
-            workers=around.workers,
-            dialer=around.dialer,
-            clock=around.clock,
+        self.manager = around.tablet_manager(
+            settings.replica,
             hybrid_clock=HybridClock(around.clock),
-            rng=around.rng,
-            options=settings.replica,
             memory=MemoryBudget(settings.memory_limit_bytes),
             on_report=self._on_report,
-            on_fatal=around.on_fatal,
         )
-        self.disk_watch = DiskWatch(
-            threads=around.threads,
-            directory=around.directories.root,
-            reserved_bytes=settings.replica.wal.disk_reserved_bytes,
-            logs_without_room=self.manager.logs_without_room,
-        )
+        self.disk_watch = around.disk_watch(self.manager, settings.replica)
         self.registry = TsRegistry(
             started_s=around.clock.monotonic(),
             unresponsive_timeout_s=options.tserver_unresponsive_timeout_s,
@@ -195,14 +180,7 @@ class Master:
 
     def registration(self) -> common_pb2.ServerRegistration:
         """What this master says of itself."""
-        around = self._surroundings
-        return common_pb2.ServerRegistration(
-            uuid=around.uuid,
-            rpc_address=around.address,
-            http_address=self.http_address,
-            software_version=around.software_version,
-            start_time_micros=around.start_time_micros,
-        )
+        return self._surroundings.registration(http_address=self.http_address)
 
     async def start(self) -> None:
         """Opens or creates the sys catalog and begins to take part. Its services must be reachable already.

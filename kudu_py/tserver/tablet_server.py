@@ -21,14 +21,12 @@ import structlog
 
 from kudu_py.common.ids import TabletId
 from kudu_py.consensus.service import ConsensusServicer
-from kudu_py.daemon.disk_watch import DiskWatch
 from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
 from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
 from kudu_py.env.clock import HybridClock
 from kudu_py.pb import common_pb2, consensus_pb2_grpc, server_pb2_grpc, tserver_admin_pb2_grpc, tserver_pb2_grpc
 from kudu_py.tablet.context import ReplicaOptions
-from kudu_py.tablet.manager import TabletManager
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tserver.admin_service import TabletServerAdminServicer
 from kudu_py.tserver.heartbeater import Heartbeater, HeartbeatOptions
@@ -87,27 +85,13 @@ class TabletServer:
         self.is_serving = False
         self.hybrid_clock = HybridClock(around.clock)
         self.memory = MemoryBudget(settings.memory_limit_bytes)
-        self.manager = TabletManager(
-            uuid=around.uuid,
-            address=around.address,
-            directories=around.directories,
-            threads=around.threads,
-            workers=around.workers,
-            dialer=around.dialer,
-            clock=around.clock,
+        self.manager = around.tablet_manager(
+            settings.replica,
             hybrid_clock=self.hybrid_clock,
-            rng=around.rng,
-            options=settings.replica,
             memory=self.memory,
             on_report=self._on_report,
-            on_fatal=around.on_fatal,
         )
-        self.disk_watch = DiskWatch(
-            threads=around.threads,
-            directory=around.directories.root,
-            reserved_bytes=settings.replica.wal.disk_reserved_bytes,
-            logs_without_room=self.manager.logs_without_room,
-        )
+        self.disk_watch = around.disk_watch(self.manager, settings.replica)
         self.scanners = Scanners(clock=around.clock, ttl_s=settings.scanner_ttl_s, running_max=settings.scans_max)
         self.heartbeater = Heartbeater(
             uuid=around.uuid,
@@ -171,15 +155,7 @@ class TabletServer:
 
     def registration(self) -> common_pb2.ServerRegistration:
         """What this server says of itself."""
-        around = self._surroundings
-        return common_pb2.ServerRegistration(
-            uuid=around.uuid,
-            rpc_address=around.address,
-            http_address=self.http_address,
-            software_version=around.software_version,
-            fault_domain=self._settings.fault_domain,
-            start_time_micros=around.start_time_micros,
-        )
+        return self._surroundings.registration(http_address=self.http_address, fault_domain=self._settings.fault_domain)
 
     async def start(self) -> None:
         """Opens the replicas and begins to work. Its services must be reachable already.
