@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kudu_py.cli.health import is_serving
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import (
     consensus_pb2,
@@ -356,6 +357,8 @@ def _checksum_problems(checksums: list[ReplicaChecksum]) -> list[str]:
     problems = [f"no checksum of replica {each.ts_uuid}: {each.error}" for each in checksums if each.error]
     values = {(each.checksum, each.row_count) for each in checksums if not each.error}
     if len(values) > 1:
-        shown = ", ".join(f"{c.ts_uuid[:8]} {c.checksum:016x} of {c.row_count} rows" for c in checksums if not c.error)
+        shown = ", ".join(
+            f"{c.ts_uuid[:8]} {c.checksum:016x} of {counted(c.row_count, 'row')}" for c in checksums if not c.error
+        )
         problems.append(f"replicas hold different rows: {shown}")
     return problems

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from kudu_py.common.counted import counted
 from kudu_py.env.disk import DiskThreads
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -47,7 +48,8 @@ class DiskWatch:
         free = "an unknown number of" if self.free_bytes is None else str(self.free_bytes)
         return [
             f"the disk of {self._directory} is full: {free} bytes are free, and {self._reserved_bytes} are kept free; "
-            f"the logs of {waiting} tablets wait for room, and writes are told to try later until there is some"
+            f"the logs of {counted(waiting, 'tablet')} wait for room, "
+            "and writes are told to try later until there is some"
         ]
 
     async def run(self) -> None:
