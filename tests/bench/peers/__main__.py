@@ -1,28 +1,37 @@
-"""`python -m tests.bench.peers [FIGURE...] [--rounds N] [--scale F]`: this project beside Apache Kudu (C++) and etcd.
+"""`python -m tests.bench.peers`: the same work on this project and on what our users would run instead; the ratios.
 
-Every round starts a fresh cluster of each system in turn and does the same work on it, so that a drift of the machine
-meets all alike; the figures are medians over the rounds, and the ratios are what to look at. Writes
-`build/bench-peers.json`. Upstream's log is synced before each acknowledgement (`--log_force_fsync_all`), as ours is.
+Every round starts each system afresh in turn and does the work on it, so that a drift of the machine meets all alike;
+figures are medians over the rounds, and the ratios are what to look at. Upstream's log is synced before each
+acknowledgement (--log_force_fsync_all), as ours is; Delta Lake syncs nothing. What is needed is fetched once, into
+build/peers. A peer that cannot be fetched, started or measured is named with the reason, the others go on, and the exit
+status is 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import FrameType
 
 from kudu_py.daemon import grpc_environment
 
 grpc_environment.apply()  # before anything imports gRPC
 
-from tests.bench.peers.fetch import Peers, fetch  # noqa: E402
-from tests.bench.peers.systems import Etcd, Figures, KuduCpp, KuduPy  # noqa: E402
+from tests.bench.peers.fetch import Missing, Peers  # noqa: E402
+from tests.bench.peers.spark import Delta, Figures  # noqa: E402
+from tests.bench.peers.systems import Etcd, KuduCpp, KuduPy  # noqa: E402
 from tests.bench.results import ROOT, machine  # noqa: E402
 
 FILE = ROOT / "build" / "bench-peers.json"
+
+SYSTEMS = (KuduPy, KuduCpp, Etcd, Delta)
+"""Ours first."""
+LEAST = 1000
+"""Rows or calls of a work, however small the scale."""
 
 
 @dataclass(frozen=True)
@@ -30,120 +39,165 @@ class Comparison:
     """A piece of work.
 
     Attributes:
-        measure: does it on a system; nothing if the system has no counterpart.
-        figure: of what it gives, the one that is compared (others are kept).
+        says: what it is, for the help.
+        method: does it; a system without it has no counterpart.
+        count: rows or calls at scale 1; 0 if the work has no size.
+        figures: of what it gives, those that are compared (others are kept).
         is_rate: more is better.
+        options: of the method.
     """
 
     name: str
-    measure: Callable[[object, float], Figures]
-    figure: str
+    says: str
+    method: str
+    count: int
+    figures: tuple[str, ...]
     is_rate: bool
+    options: dict[str, bool] = field(default_factory=dict)
+
+    def measure(self, system: object, scale: float) -> Figures:
+        do = getattr(system, self.method)
+        return do(max(LEAST, int(self.count * scale)), **self.options) if self.count else do()
+
+    def ratio(self, ours: float, theirs: float) -> float:
+        """Above 1: ours is better."""
+        return ours / theirs if self.is_rate else theirs / ours
 
 
-def _on(method: str, count: int, **more: object) -> Callable[[object, float], Figures]:
-    def measure(system: object, scale: float) -> Figures:
-        do = getattr(system, method, None)
-        if do is None:
-            return {}
-        return do(max(1000, int(count * scale)), **more) if count else do()
-
-    return measure
-
-
+_RATE = ("rows_per_s",)
 COMPARISONS = (
-    Comparison("ingest_sequential", _on("ingest", 2_000_000, is_random=False), "rows_per_s", True),
-    Comparison("ingest_random", _on("ingest", 2_000_000, is_random=True), "rows_per_s", True),
-    Comparison("lone_write", _on("lone_writes", 2_000), "mean_ms", False),
-    Comparison("small_writes", _on("small_writes", 40_000), "calls_per_s", True),
-    Comparison("scan", _on("scan", 10_000_000), "rows_per_s", True),
-    Comparison("failover", _on("failover", 0), "seconds", False),
-)
+    Comparison(
+        "ingest_sequential", "2 M rows in batches, keys in order", "ingest", 2_000_000, _RATE, True,
+        {"is_random": False},
+    ),
+    Comparison(
+        "ingest_random", "2 M rows in batches, random keys", "ingest", 2_000_000, _RATE, True, {"is_random": True}
+    ),
+    Comparison("lone_write", "2,000 rows, one a call, one caller", "lone_writes", 2_000, ("mean_ms",), False),
+    Comparison("small_writes", "40,000 rows, one a call, 64 callers", "small_writes", 40_000, ("calls_per_s",), True),
+    Comparison("scan", "all of 10 M rows to the client", "scan", 10_000_000, _RATE, True),
+    Comparison("failover", "kill -9 of the leader to the next acknowledged row", "failover", 0, ("seconds",), False),
+    Comparison(
+        "spark", "3 M rows written by Spark, and summed up by it", "spark", 3_000_000,
+        ("write_rows_per_s", "scan_rows_per_s"), True,
+    ),
+)  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
-    parser.add_argument("figures", nargs="*", metavar="FIGURE", help=", ".join(c.name for c in COMPARISONS))
-    parser.add_argument("--rounds", type=int, default=3, help="how often each system is measured")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of rows and calls")
-    given = parser.parse_args()
-    unknown = sorted(set(given.figures) - {comparison.name for comparison in COMPARISONS})
-    if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}")
-    peers = fetch()
+    given = _arguments()
+    signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGTERM, _interrupted)
+    peers = Peers()
     taken: dict[str, dict[str, list[Figures]]] = {}
-    failed = []
+    failed: dict[str, str] = {}
     for comparison in COMPARISONS:
-        if given.figures and comparison.name not in given.figures:
+        if comparison.name not in given.only:
             continue
+        of_systems = taken[comparison.name] = {}
+        lacking = set()
         for _ in range(given.rounds):
-            for name, running in _systems(peers, comparison.name):
-                try:
-                    with running() as system:
-                        figures = comparison.measure(system, given.scale)
-                except Exception as error:  # the other systems and figures are wanted all the same
-                    failed.append(f"{comparison.name} of {name}")
-                    print(f"{comparison.name} of {name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            for kind in SYSTEMS:
+                if kind in lacking or not hasattr(kind, comparison.method):
                     continue
-                if figures:
-                    taken.setdefault(comparison.name, {}).setdefault(name, []).append(figures)
-        _show(comparison, taken.get(comparison.name, {}))
-    _write(taken)
+                try:
+                    with kind.running(peers) as system:
+                        figures = comparison.measure(system, given.scale)
+                except Exception as error:  # the other systems and works are wanted all the same
+                    if isinstance(error, Missing):
+                        lacking.add(kind)
+                    what = f"{comparison.name} of {kind.name}"
+                    failed[what] = str(error) or type(error).__name__
+                    print(f"{what}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+                else:
+                    of_systems.setdefault(kind.name, []).append(figures)
+                    print(f"{comparison.name:<18} {kind.name:<9}{_line(figures)}", flush=True)
+        _show(comparison, of_systems)
+    _write(taken, given.scale)
     if failed:
-        sys.exit(f"not measured: {', '.join(dict.fromkeys(failed))}")
+        lines = [f"  {what}: {reason.splitlines()[0][:200]}" for what, reason in failed.items()]
+        sys.exit("\n".join(["not measured, or not in every round:", *lines]))
 
 
-def _systems(peers: Peers, comparison: str):
-    """Ours first, then the peers that are there and have a counterpart."""
-    yield KuduPy.name, KuduPy.running
-    if peers.kudu_home is not None:
-        yield KuduCpp.name, lambda: KuduCpp.running(peers)
-    if peers.etcd is not None and peers.etcdput is not None and comparison in ("lone_write", "small_writes"):
-        yield Etcd.name, lambda: Etcd.running(peers)
+def _arguments() -> argparse.Namespace:
+    names = [comparison.name for comparison in COMPARISONS]
+    works = []
+    for comparison in COMPARISONS:
+        systems = ", ".join(kind.name for kind in SYSTEMS if hasattr(kind, comparison.method))
+        works.append(f"  {comparison.name:<18} {comparison.says} ({systems})")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.peers",
+        description=__doc__,
+        epilog="\n".join(["works, at scale 1:", *works]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="WORK", help="these works, not all")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each system is measured (default: 3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of rows and calls (default: 1)")
+    given = parser.parse_args()
+    if given.rounds < 1 or given.scale <= 0:
+        parser.error("--rounds and --scale must be positive")
+    return given
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Unwinds what runs, so that every system is stopped; a second Ctrl-C must not cut that short."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("stopping what was started ...", file=sys.stderr, flush=True)
+    raise SystemExit(128 + number)
 
 
 def _medians(rounds: list[Figures]) -> Figures:
     return {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
 
 
-def _show(comparison: Comparison, taken: dict[str, list[Figures]]) -> None:
-    for name, rounds in taken.items():
-        values = _medians(rounds)
-        line = f"{comparison.name:<20} {name:<10}" + "".join(f" {key} {value:>12,.2f}" for key, value in values.items())
-        if name != KuduPy.name and KuduPy.name in taken:
-            ours = _medians(taken[KuduPy.name])[comparison.figure]
-            theirs = values[comparison.figure]
-            ratio = ours / theirs if comparison.is_rate else theirs / ours
-            line += f"   ours is {ratio:.2f} times as good"
+def _ratios(comparison: Comparison, medians: dict[str, Figures]) -> dict[str, Figures]:
+    """By peer and figure; nothing if ours is not known."""
+    ours = medians.get(KuduPy.name)
+    if ours is None:
+        return {}
+    return {
+        name: {figure: comparison.ratio(ours[figure], theirs[figure]) for figure in comparison.figures}
+        for name, theirs in medians.items()
+        if name != KuduPy.name
+    }
+
+
+def _line(figures: Figures) -> str:
+    return "".join(f" {key} {value:>12,.2f}" for key, value in figures.items())
+
+
+def _show(comparison: Comparison, of_systems: dict[str, list[Figures]]) -> None:
+    medians = {name: _medians(rounds) for name, rounds in of_systems.items()}
+    ratios = _ratios(comparison, medians)
+    for name, values in medians.items():
+        line = f"{comparison.name:<18} {name:<9}{_line(values)}   median"
+        if name in ratios:
+            line += ", ours is " + ", ".join(f"{ratio:.2f}" for ratio in ratios[name].values()) + " times as good"
         print(line, flush=True)
 
 
-def _write(taken: dict[str, dict[str, list[Figures]]]) -> None:
+def _write(taken: dict[str, dict[str, list[Figures]]], scale: float) -> None:
     results = []
     for comparison in COMPARISONS:
-        systems = taken.get(comparison.name)
-        if not systems:
+        of_systems = taken.get(comparison.name)
+        if not of_systems:
             continue
-        ours = _medians(systems[KuduPy.name])[comparison.figure] if KuduPy.name in systems else None
-        entry: dict[str, object] = {
-            "name": comparison.name,
-            "figure": comparison.figure,
-            "better": "higher" if comparison.is_rate else "lower",
-            "medians": {name: _medians(rounds) for name, rounds in systems.items()},
-            "rounds": systems,
-        }
-        if ours is not None:
-            # Above 1: ours is better.
-            entry["ratios"] = {
-                name: ours / theirs if comparison.is_rate else theirs / ours
-                for name, rounds in systems.items()
-                if name != KuduPy.name
-                for theirs in [_medians(rounds)[comparison.figure]]
+        medians = {name: _medians(rounds) for name, rounds in of_systems.items()}
+        results.append(
+            {
+                "name": comparison.name,
+                "figures": comparison.figures,
+                "better": "higher" if comparison.is_rate else "lower",
+                "medians": medians,
+                "ratios": _ratios(comparison, medians),
+                "rounds": of_systems,
             }
-        results.append(entry)
+        )
     FILE.parent.mkdir(parents=True, exist_ok=True)
     temporary = FILE.with_suffix(".partial")
-    temporary.write_text(json.dumps({"machine": machine(), "results": results}, indent=2) + "\n")
+    temporary.write_text(json.dumps({"machine": machine(), "scale": scale, "results": results}, indent=2) + "\n")
     temporary.replace(FILE)
     print(f"written to {FILE}")
 

@@ -10,27 +10,27 @@ import json
 import os
 import re
 import shutil
-import socket
 import statistics
-import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import uvloop
 
 from kudu_py.client import aio
-from kudu_py.testing.process_cluster import ProcessCluster
+from kudu_py.testing.process_cluster import ProcessCluster, run_command
 from tests.bench import failover, small_writes, workload
-from tests.bench.cluster import fresh_cluster
-from tests.bench.peers.fetch import DIRECTORY, HERE, SASL_PATH, Peers
+from tests.bench.cluster import DIRECTORY, fresh_cluster
+from tests.bench.peers import spark
+from tests.bench.peers.fetch import HERE, SASL_PATH, Peers
+from tests.bench.peers.processes import empty_directory, free_port, run, servers
+from tests.bench.peers.spark import Figures
 from tests.bench.results import percentile
 
-TOOL_TIMEOUT_S = 900
-START_TIMEOUT_S = 60
-
-Figures = dict[str, float]
+FAILOVER_TIMEOUT_S = 120
 
 
 class KuduPy:
@@ -43,10 +43,16 @@ class KuduPy:
 
     @classmethod
     @contextmanager
-    def running(cls) -> Iterator[KuduPy]:
-        """A fresh playground."""
-        with fresh_cluster("peers", flags=["--flush_threshold_secs=5"]) as cluster:
-            yield cls(cluster)
+    def running(cls, peers: Peers) -> Iterator[KuduPy]:
+        """A fresh playground; `peers` is not needed."""
+        directory = DIRECTORY / "peers"
+        try:
+            with fresh_cluster(directory.name, flags=["--flush_threshold_secs=5"]) as cluster:
+                yield cls(cluster)
+        finally:
+            # An interrupted start leaves daemons that nobody would stop.
+            if (directory / "playground.json").exists():
+                run_command("playground", "stop", "--dir", str(directory), check=False)
 
     def _with_client(self, work) -> Figures:
         async def run() -> Figures:
@@ -123,6 +129,19 @@ class KuduPy:
 
         return self._with_client(work)
 
+    def spark(self, rows: int) -> Figures:
+        """Rows a second of Spark's writes and scans."""
+        names = [f"spark-{i}" for i in range(spark.WRITES)]
+
+        async def work(client: aio.Client) -> Figures:
+            for name in names:
+                await workload.create_table(client, name)
+            return {}
+
+        self._with_client(work)
+        tables = [{"kudu.master": self._cluster.masters, "kudu.table": name} for name in names]
+        return spark.measure(Path(sys.executable), "kudu", tables, rows, settings={})
+
 
 class KuduCpp:
     """Apache Kudu, its daemons syncing the log before they acknowledge, as ours do."""
@@ -130,9 +149,8 @@ class KuduCpp:
     name = "kudu_cpp"
 
     def __init__(self, peers: Peers, master: str, pids: dict[str, int], directory: Path) -> None:
-        assert peers.kudu_home is not None
+        self._peers = peers
         self._tool = peers.kudu_home / "bin" / "kudu"
-        self._jar = peers.kudu_jar
         self._master = master
         self._pids = pids
         self._directory = directory
@@ -141,16 +159,17 @@ class KuduCpp:
     @contextmanager
     def running(cls, peers: Peers) -> Iterator[KuduCpp]:
         """A fresh cluster of one master and three tablet servers."""
-        assert peers.kudu_home is not None
-        directory = _empty_directory("kudu")
-        master = f"127.0.0.1:{_free_port()}"
-        daemons = [("master", "kudu-master", ["--rpc_bind_addresses=" + master])]
-        for i in range(3):
-            own = [f"--rpc_bind_addresses=127.0.0.1:{_free_port()}", f"--tserver_master_addrs={master}"]
-            daemons.append((f"tserver-{i}", "kudu-tserver", own))
-        processes = []
-        try:
-            for name, program, own in daemons:
+        home = peers.kudu_home
+        directory = empty_directory("kudu")
+        master = f"127.0.0.1:{free_port()}"
+        of_master = [f"--tserver_master_addrs={master}"]
+        daemons = [
+            ("master", "kudu-master", master, []),
+            *((f"tserver-{i}", "kudu-tserver", f"127.0.0.1:{free_port()}", of_master) for i in range(3)),
+        ]
+        pids = {}
+        with servers() as started:
+            for name, program, address, own in daemons:
                 data = directory / name
                 data.mkdir()
                 flags = [
@@ -158,48 +177,31 @@ class KuduCpp:
                     "--unlock_unsafe_flags",
                     "--unlock_experimental_flags",
                     "--log_force_fsync_all=true",
-                    f"--webserver_doc_root={peers.kudu_home / 'www'}",
+                    f"--webserver_doc_root={home / 'www'}",
                     "--webserver_interface=127.0.0.1",
                     "--webserver_port=0",
                     f"--fs_wal_dir={data / 'wal'}",
                     f"--fs_data_dirs={data / 'data'}",
                     f"--log_dir={data}",
+                    f"--rpc_bind_addresses={address}",
                 ]
-                command = [str(peers.kudu_home / "bin" / program), *flags, *own]
-                processes.append(_start(command, data / "out"))
-            system = cls(peers, master, {}, directory)
-            system._pids = system._await_servers(
-                {own[0].partition("=")[2]: process.pid for (_, _, own), process in zip(daemons, processes, strict=True)}
-            )
+                pids[address] = started.start([home / "bin" / program, *flags, *own], data / "out")
+            del pids[master]
+            system = cls(peers, master, pids, directory)
+            started.await_ready(system._has_servers)
             yield system
-        finally:
-            _end(processes)
-        shutil.rmtree(directory)
+        shutil.rmtree(directory)  # not if something went wrong: the logs are there
 
-    def _run(self, *arguments: str, check: bool = True) -> str:
-        done = subprocess.run(
-            [str(self._tool), *arguments],
-            env={**os.environ, "SASL_PATH": SASL_PATH},
-            capture_output=True,
-            text=True,
-            timeout=TOOL_TIMEOUT_S,
-            check=False,
-        )
-        if check and done.returncode != 0:
-            raise AssertionError(f"kudu {' '.join(arguments)}: {done.stdout[-500:]}{done.stderr[-500:]}")
-        return done.stdout
+    def _run(self, *arguments: str) -> str:
+        return run([self._tool, *arguments], environment={**os.environ, "SASL_PATH": SASL_PATH})
 
-    def _await_servers(self, pid_of: dict[str, int]) -> dict[str, int]:
-        """Pids by address, once all have registered."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            listed = self._run("tserver", "list", self._master, "-columns=rpc-addresses", "-format=json", check=False)
-            servers = json.loads(listed) if listed.strip().startswith("[") else []
-            if len(servers) == 3:
-                return {server["rpc-addresses"]: pid_of[server["rpc-addresses"]] for server in servers}
-            if time.monotonic() > deadline:
-                raise AssertionError("upstream's daemons do not start, see build/peers/run/kudu/*/out")
-            time.sleep(0.5)
+    def _has_servers(self) -> bool:
+        """All have registered."""
+        try:
+            listed = self._run("tserver", "list", self._master, "-columns=rpc-addresses", "-format=json")
+        except AssertionError:  # the master does not listen yet
+            return False
+        return {server["rpc-addresses"] for server in json.loads(listed)} == set(self._pids)
 
     def _loadgen(self, *more: str) -> float:
         """Seconds that it took to write, by its own clock."""
@@ -210,6 +212,16 @@ class KuduCpp:
         found = re.search(r"time total\s*:\s*([\d.]+) ms", output)
         assert found, output
         return float(found.group(1)) / 1e3
+
+    def _empty_tables(self, count: int, hash_partitions: int) -> list[str]:
+        """As loadgen makes its own, with its columns."""
+        for _ in range(count):
+            self._run(
+                *("perf", "loadgen", self._master, f"--table_num_replicas={workload.REPLICAS}", "--num_threads=1"),
+                *(f"--table_num_hash_partitions={hash_partitions}", "--table_num_range_partitions=1"),
+                *("--num_rows_per_thread=0", "--keep_auto_table=true"),
+            )
+        return self._run("table", "list", self._master).split()
 
     def ingest(self, rows: int, *, is_random: bool) -> Figures:
         more = ["--use_random"] if is_random else []
@@ -237,27 +249,23 @@ class KuduCpp:
         return {"rows_per_s": rows / min(taken)}
 
     def failover(self) -> Figures:
-        if self._jar is None or shutil.which("java") is None:
-            return {}
-        self._run(
-            *("perf", "loadgen", self._master, f"--table_num_replicas={workload.REPLICAS}", "--num_threads=1"),
-            *("--table_num_hash_partitions=1", "--table_num_range_partitions=1"),
-            *("--num_rows_per_thread=0", "--keep_auto_table=true"),
-        )
-        (table,) = self._run("table", "list", self._master).split()
+        (table,) = self._empty_tables(1, hash_partitions=1)
         pids = self._directory / "pids"
         pids.write_text("".join(f"{address} {pid}\n" for address, pid in self._pids.items()))
-        done = subprocess.run(
-            ["java", "-cp", str(self._jar), str(HERE / "failover" / "Failover.java"), self._master, table, str(pids)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+        class_path = os.pathsep.join(str(jar) for jar in self._peers.kudu_class_path)
+        output = run(
+            [self._peers.java, "-cp", class_path, HERE / "failover" / "Failover.java", self._master, table, pids],
+            timeout_s=FAILOVER_TIMEOUT_S,
         )
-        found = re.search(r"failover ([\d.]+)", done.stdout)
-        if not found:
-            raise AssertionError(f"the Java client: {done.stdout[-300:]}{done.stderr[-500:]}")
+        found = re.search(r"failover ([\d.]+)", output)
+        assert found, output
         return {"seconds": float(found.group(1))}
+
+    def spark(self, rows: int) -> Figures:
+        names = self._empty_tables(spark.WRITES, hash_partitions=workload.HASH_PARTITIONS)
+        tables = [{"kudu.master": self._master, "kudu.table": name} for name in names]
+        settings = spark.jars([self._peers.kudu_spark])
+        return spark.measure(self._peers.spark_python, "org.apache.kudu.spark.kudu", tables, rows, settings)
 
 
 class Etcd:
@@ -266,39 +274,33 @@ class Etcd:
     name = "etcd"
 
     def __init__(self, peers: Peers, endpoints: str) -> None:
-        self._caller = peers.etcdput
+        self._caller = peers.etcdput  # before the cluster is there: it may have to be built
         self._endpoints = endpoints
 
     @classmethod
     @contextmanager
     def running(cls, peers: Peers) -> Iterator[Etcd]:
         """A fresh cluster of three members."""
-        directory = _empty_directory("etcd")
-        urls = {f"n{i}": (f"http://127.0.0.1:{_free_port()}", f"http://127.0.0.1:{_free_port()}") for i in range(3)}
+        program = peers.etcd
+        directory = empty_directory("etcd")
+        urls = {f"n{i}": (f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}") for i in range(3)}
         cluster = ",".join(f"{name}={peer}" for name, (_, peer) in urls.items())
-        processes = []
-        try:
+        clients = [client for client, _ in urls.values()]
+        with servers() as started:
             for name, (client, peer) in urls.items():
                 command = [
-                    *(str(peers.etcd), "--name", name, "--data-dir", str(directory / name)),
+                    *(program, "--name", name, "--data-dir", directory / name),
                     *("--listen-client-urls", client, "--advertise-client-urls", client),
                     *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster),
                 ]
-                processes.append(_start(command, directory / f"{name}.out"))
-            yield cls(peers, ",".join(client.removeprefix("http://") for client, _ in urls.values()))
-        finally:
-            _end(processes)
+                started.start(command, directory / f"{name}.out")
+            started.await_ready(lambda: all(_is_healthy(client) for client in clients))
+            yield cls(peers, ",".join(client.removeprefix("http://") for client in clients))
         shutil.rmtree(directory)
 
     def _put(self, callers: int, calls: int) -> Figures:
-        done = subprocess.run(
-            [str(self._caller), "-endpoints", self._endpoints, "-callers", str(callers), "-puts", str(calls)],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_TIMEOUT_S,
-            check=True,
-        )
-        return json.loads(done.stdout)
+        given = ["-endpoints", self._endpoints, "-callers", str(callers), "-puts", str(calls)]
+        return json.loads(run([self._caller, *given]))
 
     def lone_writes(self, calls: int) -> Figures:
         put = self._put(1, calls)
@@ -308,31 +310,10 @@ class Etcd:
         return {"calls_per_s": self._put(64, calls)["per_s"]}
 
 
-def _empty_directory(name: str) -> Path:
-    directory = DIRECTORY / "run" / name
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    return directory
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
-
-
-def _start(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        environment = {**os.environ, "SASL_PATH": SASL_PATH}
-        return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=environment)
-
-
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _is_healthy(client_url: str) -> bool:
+    """The member knows of a leader."""
+    try:
+        with urlopen(f"{client_url}/health", timeout=5) as response:
+            return json.load(response)["health"] == "true"
+    except OSError:
+        return False

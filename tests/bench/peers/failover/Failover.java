@@ -5,6 +5,7 @@ import org.apache.kudu.client.KuduClient;
 import org.apache.kudu.client.KuduSession;
 import org.apache.kudu.client.KuduTable;
 import org.apache.kudu.client.LocatedTablet;
+import org.apache.kudu.client.OperationResponse;
 import org.apache.kudu.client.SessionConfiguration;
 
 /**
@@ -36,6 +37,9 @@ public class Failover {
         pid = Long.parseLong(line.split(" ")[1]);
       }
     }
+    if (pid == 0) {
+      throw new IllegalStateException("no pid is known of " + leader); // and `kill -9 0` is everybody
+    }
     new ProcessBuilder("kill", "-9", Long.toString(pid)).start().waitFor();
     long killed = System.nanoTime();
     while (begunAt < killed || acknowledgedAt < begunAt) {
@@ -55,7 +59,10 @@ public class Failover {
         insert.getRow().addLong("key", key++);
         insert.getRow().addInt("int_val", 0);
         begunAt = System.nanoTime();
-        session.apply(insert);
+        OperationResponse response = session.apply(insert);
+        if (response.hasRowError()) {
+          throw new IllegalStateException(response.getRowError().toString());
+        }
         acknowledgedAt = System.nanoTime();
       }
     } catch (Exception error) {
