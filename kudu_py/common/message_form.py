@@ -18,6 +18,9 @@ _CONTINUATION = b"\xff\xff\xff\xff"
 _FORMS_PER_SHAPE_MAX = 4
 """Writers of different makes; a fifth one's messages are read by Arrow."""
 _SHAPES_MAX = 1024
+_FORM_BYTES_MAX = 256
+_PAIR_BYTES_MAX = 32
+"""A larger head, of so many bytes and so many more for each column and buffer, holds what no writer puts there."""
 
 Span = tuple[int, int]
 
@@ -52,7 +55,7 @@ class MessageForm(NamedTuple):
 
 
 _forms: dict[tuple[int, int], tuple[MessageForm, ...]] = {}
-"""By numbers of columns and buffers. Never shrinks: what is learnt is how writers write, not what clients sent."""
+"""By numbers of columns and buffers. Never shrinks: it holds how writers write, a few forms for each kind of batch."""
 
 
 def known_forms(columns: int, buffers: int) -> tuple[MessageForm, ...]:
@@ -60,17 +63,20 @@ def known_forms(columns: int, buffers: int) -> tuple[MessageForm, ...]:
     return _forms.get((columns, buffers), ())
 
 
-def learn(payload: bytes) -> None:
-    """Learns the form of a record batch message that Arrow has read, if it is as simple as those of all writers.
+def learn(payload: bytes, columns: int, buffers: int) -> None:
+    """Learns the form of a record batch message that Arrow has read, if it is as simple as those of all writers, no
+    larger than they need, and has as many columns and buffers as its kind: Arrow overlooks surplus ones, and a client
+    could fill the memory with forms of any number.
 
     Simple: it has nothing but the four kinds of numbers, and these and what leads to them do not overlap. (A hostile
     message could let a number be a piece of the structure, so that the number changes the structure.)
     """
     form = form_of(payload)
-    if form is None:
+    if form is None or form.size > _FORM_BYTES_MAX + _PAIR_BYTES_MAX * (columns + buffers):
         return
-    nodes = _count_before(payload, form, form.nodes)
-    shape = nodes, _count_before(payload, form, form.buffers)
+    shape = columns, buffers
+    if shape != (_count_before(payload, form, form.nodes), _count_before(payload, form, form.buffers)):
+        return
     forms = known_forms(*shape)
     has_room = len(forms) < _FORMS_PER_SHAPE_MAX and (forms or len(_forms) < _SHAPES_MAX)
     if has_room and all(known.fields(payload) is None for known in forms):

@@ -311,9 +311,10 @@ class SmallBatchReader:
             if small is not None:
                 return small
         batch = decode(self.schema, payload, column_ids, has_unset=has_unset)
-        learn(payload)
         if kind is None and len(self._kinds) < _KINDS_MAX:
-            self._kinds[column_ids, has_unset] = BatchKind(self.schema, batch.positions, has_unset)
+            kind = self._kinds[column_ids, has_unset] = BatchKind(self.schema, batch.positions, has_unset)
+        if kind is not None:
+            learn(payload, len(kind.columns), kind.buffers)
         return batch
 
 

@@ -56,9 +56,12 @@ class KernelAio:
         # Without giving the interpreter lock up: none of these calls waits.
         self._call = ctypes.PyDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
+        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         context = ctypes.c_ulong(0)
         if self._call(ctypes.c_long(setup), ctypes.c_long(DEPTH), ctypes.byref(context)) < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "io_setup")
+            error_number = ctypes.get_errno()
+            os.close(self._eventfd)
+            raise OSError(error_number, os.strerror(error_number), "io_setup")
         self._context = context
         self._iocb = ctypes.create_string_buffer(_IOCB.size)
         self._iocbs = (ctypes.c_void_p * 1)(ctypes.addressof(self._iocb))
@@ -75,7 +78,6 @@ class KernelAio:
         )
         self._under_way: dict[int, Done] = {}
         self._last_id = 0
-        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         loop.add_reader(self._eventfd, self._reap)
 
     @property

@@ -150,8 +150,12 @@ class _Stream(Generic[TakenItem, Tag, Answer, Message]):
     def _take(self, item: TakenItem, group: _Group) -> None:
         self._under_way += 1
         started, tag = self._loop.time(), self._tag_of(item)
+        is_answered = False
 
         def respond(answer: Answer | KuduError) -> None:
+            nonlocal is_answered
+            assert not is_answered, f"a second answer to item {tag} of a stream"
+            is_answered = True
             if not self.is_closed:
                 self._add(self._message, tag, error_detail(answer) if isinstance(answer, KuduError) else answer)
                 self._note_answered(group)

@@ -166,7 +166,6 @@ class DeltaLog:
         self._levels: list[int] = []
         self.rows = 0
         self.memory_bytes = 0
-        self.max_timestamp = 0
 
     @property
     def blocks(self) -> tuple[DeltaBlock, ...]:
@@ -174,12 +173,11 @@ class DeltaLog:
         return tuple(self._blocks)
 
     def append(self, block: DeltaBlock) -> None:
-        """Adds deltas that are younger than all before."""
+        """Adds deltas; those of one row are younger than all of that row before."""
         self._blocks.append(block)
         self._levels.append(0 if block.rows <= _JOIN_ROWS_MAX // _JOIN_COUNT else -1)
         self.rows += block.rows
         self.memory_bytes += block.memory_bytes
-        self.max_timestamp = int(block.timestamps[-1])
         while len(self._levels) >= _JOIN_COUNT and self._levels[-1] >= 0:
             level = self._levels[-1]
             if any(x != level for x in self._levels[-_JOIN_COUNT:]):

@@ -454,12 +454,17 @@ class TabletReplica:
 
     def _when_decided(self, pending: Round, tell: Callable[[WriteOutcome | KuduError], None]) -> None:
         """Tells once what became of a round, or that it took too long. Several attempts may wait for one."""
+        is_told = False
 
         def settled(future: asyncio.Future[object]) -> None:
+            if is_told:
+                return  # decided in the very turn of the time-out: its callbacks were on their way already
             timer.cancel()
             tell(_outcome_of(future))
 
         def expired() -> None:
+            nonlocal is_told
+            is_told = True
             pending.future.remove_done_callback(settled)
             tell(
                 KuduError(

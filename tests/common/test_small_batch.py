@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kudu_py.common import message_form
 from kudu_py.common.errors import KuduError
 from kudu_py.common.message_form import are_apart, form_of
 from kudu_py.common.row_batch import RowBatch, RowOperation, decode, validate
@@ -316,3 +317,24 @@ def test_numbers_that_overlap_make_no_form():
 )
 def test_stretches_are_apart(spans, verdict):
     assert are_apart(spans, 200) is verdict
+
+
+def _padded(payload, junk):
+    """The message with bytes that nothing refers to behind its flatbuffer."""
+    size = int.from_bytes(payload[4:8], "little")
+    return payload[:4] + (size + len(junk)).to_bytes(4, "little") + payload[8 : 8 + size] + junk + payload[8 + size :]
+
+
+def test_no_form_is_learnt_from_heads_with_more_than_writers_put_there():
+    schema = Schema((ColumnSchema("padded", DataType.INT64, column_id=1),), 1)
+    batch = RowBatch(schema, np.array([1], np.uint8), pa.record_batch([pa.array([5])], names=["padded"]), (0,))
+    payload, before = batch.encode(), dict(message_form._forms)
+    reader = SmallBatchReader(schema)
+    for i in range(10):
+        opened = reader.open(_padded(payload, bytes([i]) * 4096), (), has_unset=False)
+        assert isinstance(opened, RowBatch), "Arrow overlooks the padding"
+    message_form.learn(payload, 2, 99)  # as if Arrow had overlooked surplus buffers
+    assert message_form._forms == before
+
+    reader.open(payload, (), has_unset=False)
+    assert isinstance(reader.open(payload, (), has_unset=False), SmallBatch)

@@ -595,3 +595,20 @@ def test_what_is_not_running_says_so(simulate: Simulate):
         await group.stop()
 
     simulate(main())
+
+
+def test_a_write_that_is_decided_in_the_turn_of_its_time_out_is_answered_once(simulate: Simulate):
+    async def main() -> None:
+        group, _, replica = await single()
+        loop = asyncio.get_running_loop()
+        at = loop.time() + TESTING_OPTIONS.write_timeout_s
+        pending = Round(replica.applied, HybridTime(1), loop.create_future(), 1)
+        told: list[object] = []
+        loop.call_at(at, pending.future.set_exception, KuduError(ErrorCode.OPERATION_ABORTED, "decided after all"))
+        replica._when_decided(pending, told.append)
+        await asyncio.sleep(TESTING_OPTIONS.write_timeout_s + 1.0)
+        assert len(told) == 1, told
+        await group.stop()
+
+    for _ in range(8):  # the order within the turn is drawn
+        simulate(main())
