@@ -12,7 +12,7 @@ check: $(DEV) ; $(BIN)/python tests/gate.py  ## the read-only gate: format, lint
 fix: $(DEV) ; $(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .  ## format, and mend what can be mended
 sim: $(DEV) ; $(BIN)/python -m pytest -m "slow and not spark and not integration"  ## the slow ring: many more seeds of the simulated faults
 bench: $(DEV) ; $(BIN)/python -m tests.bench  ## benchmarks of this machine, into build/bench.json
-bench-peers: $(DEV) ; $(BIN)/python -m tests.bench.peers  ## the same work on upstream's daemons and etcd, and the ratios
+bench-peers: $(DEV) ; $(BIN)/python -m tests.bench.peers  ## the same work by upstream, its Spark connector, Delta Lake and etcd, and the ratios
 protos: $(DEV) ; $(BIN)/python protos/generate.py  ## regenerate kudu_py/pb
 wheel: $(DEV) ; $(BIN)/python -m build --outdir build/dist .  ## wheel and source distribution
 clean: ; rm -rf build .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

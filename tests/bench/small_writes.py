@@ -32,7 +32,7 @@ async def run(results: Results, scale: float) -> None:
                 (
                     "write_p50_ms",
                     50,
-                    "CPU of every process on the way, about 4 ms a write in all; the sync takes a sixth",
+                    "CPU of every process on the way, most of it gRPC's messages; the sync takes a sixth",
                 ),
                 ("write_p99_ms", 99, "the tail of the disk's syncs, and whatever else the machine runs"),
             ):
@@ -51,7 +51,7 @@ async def run(results: Results, scale: float) -> None:
                 calls / seconds,
                 "calls/s",
                 "higher",
-                bound_by="server CPU per tablet message, about 3 ms whatever it carries",
+                bound_by="server CPU per tablet message, little of it for what it carries",
                 callers=CALLERS,
                 processes=1,
                 calls=calls,
