@@ -94,6 +94,12 @@ class Disk(Protocol):
         """Creates or opens a file and locks it for its opener until it is closed; BlockingIOError if it is locked."""
 
 
+def write_then_sync(file: File, offset: int, buffers: Sequence[Buffer]) -> None:
+    """Inside a disk job: on return what was written is durable."""
+    file.write(offset, buffers)
+    file.sync()
+
+
 class DiskThreads(Protocol):
     """Runs disk jobs off the loop, in two lanes, so that a flush of seconds never stands before a sync of the log.
 

@@ -41,7 +41,7 @@ def open_kernel_aio(loop: asyncio.AbstractEventLoop) -> KernelAio | None:
     numbers = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
     if numbers is None:
         return None
-    with contextlib.suppress(OSError, NotImplementedError):
+    with contextlib.suppress(OSError):
         return KernelAio(loop, numbers)
     return None
 

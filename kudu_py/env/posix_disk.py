@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from kudu_py.common.futures import settle
-from kudu_py.env.disk import Buffer, Disk, File
+from kudu_py.env.disk import Buffer, Disk, File, write_then_sync
 from kudu_py.env.kernel_aio import open_kernel_aio
 
 T = TypeVar("T")
@@ -246,12 +246,7 @@ class PosixDiskThreads:
         if self._aio is not None and isinstance(file, PosixFile) and self._writes_on_loop(buffers):
             self._write_on_loop(file, offset, buffers, done)
             return
-
-        def job() -> None:
-            file.write(offset, buffers)
-            file.sync()
-
-        self._put(self._urgent, job, done)
+        self._put(self._urgent, lambda: write_then_sync(file, offset, buffers), done)
 
     def _writes_on_loop(self, buffers: Sequence[Buffer]) -> bool:
         return sum(map(len, buffers)) <= LOOP_WRITE_BYTES_MAX and self._loop.time() >= self._on_threads_until

@@ -25,7 +25,7 @@ from enum import Enum, unique
 from typing import TypeVar
 
 from kudu_py.common.futures import settle
-from kudu_py.env.disk import Buffer, Disk, File
+from kudu_py.env.disk import Buffer, Disk, File, write_then_sync
 
 T = TypeVar("T")
 
@@ -572,11 +572,7 @@ class SimDiskThreads:
     def write_and_sync(
         self, file: File, offset: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
     ) -> None:
-        def job() -> None:
-            file.write(offset, buffers)
-            file.sync()
-
-        self._schedule(self._delay_s, job, done)
+        self._schedule(self._delay_s, lambda: write_then_sync(file, offset, buffers), done)
 
     def submit_background(self, job: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         self._schedule(self._background_delay_s, job, done)

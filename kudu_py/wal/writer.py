@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from kudu_py.common.opid import OpId
-from kudu_py.env.disk import DiskThreads
+from kudu_py.env.disk import DiskThreads, write_then_sync
 from kudu_py.wal.allocator import Allocator
 from kudu_py.wal.format import (
     TABLE_ROW_BYTES,
@@ -248,8 +248,7 @@ def _roll_job(full: Segment, segment: Segment, batch: EncodedBatch) -> Callable[
 
     def roll() -> int:
         close_segment(full_file, end_offset, footer)
-        file.write(offset, buffers)
-        file.sync()
+        write_then_sync(file, offset, buffers)
         return end_offset + len(footer)
 
     return roll
