@@ -33,8 +33,12 @@ class _SysEntryTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SysEntry
     """A SysTableEntry; the entry id is the table's."""
     TABLET: _SysEntryType.ValueType  # 2
     """A SysTabletEntry; the entry id is the tablet's."""
+    TABLET_SERVER: _SysEntryType.ValueType  # 6
+    """A SysTabletServerEntry; the entry id is the server's uuid."""
     CLUSTER: _SysEntryType.ValueType  # 7
     """A SysClusterEntry; the entry id is "cluster"."""
+    OPERATION: _SysEntryType.ValueType  # 8
+    """A SysOperationEntry; the entry id is the operation's."""
 
 class SysEntryType(_SysEntryType, metaclass=_SysEntryTypeEnumTypeWrapper):
     """What a row of the sys catalog describes; the numbers are upstream's."""
@@ -44,8 +48,12 @@ TABLE: SysEntryType.ValueType  # 1
 """A SysTableEntry; the entry id is the table's."""
 TABLET: SysEntryType.ValueType  # 2
 """A SysTabletEntry; the entry id is the tablet's."""
+TABLET_SERVER: SysEntryType.ValueType  # 6
+"""A SysTabletServerEntry; the entry id is the server's uuid."""
 CLUSTER: SysEntryType.ValueType  # 7
 """A SysClusterEntry; the entry id is "cluster"."""
+OPERATION: SysEntryType.ValueType  # 8
+"""A SysOperationEntry; the entry id is the operation's."""
 Global___SysEntryType: _TypeAlias = SysEntryType  # noqa: Y015
 
 @_typing.final
@@ -115,10 +123,18 @@ class SysTabletEntry(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     SEEN_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    WANTED_VOTERS_FIELD_NUMBER: _builtins.int
+    CHANGED_BY_ADMIN_MICROS_FIELD_NUMBER: _builtins.int
     table_id: _builtins.str
     state: _master_pb2.CatalogTabletState.ValueType
     note: _builtins.str
     """For people: why it is in its state."""
+    wanted_voters: _builtins.int
+    """How many voters it is meant to have; 0: as many as the table says."""
+    changed_by_admin_micros: _builtins.int
+    """Wall time, microseconds since the epoch, of an administrator's last change of its members: the rebalancer leaves it alone for
+    a while.
+    """
     @_builtins.property
     def partition(self) -> _common_pb2.Partition: ...
     @_builtins.property
@@ -138,14 +154,93 @@ class SysTabletEntry(_message.Message):
         config: _consensus_pb2.RaftConfig | None = ...,
         seen: _abc.Iterable[_builtins.str] | None = ...,
         note: _builtins.str = ...,
+        wanted_voters: _builtins.int = ...,
+        changed_by_admin_micros: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "note", b"note", "partition", b"partition", "seen", b"seen", "state", b"state", "table_id", b"table_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_by_admin_micros", b"changed_by_admin_micros", "config", b"config", "note", b"note", "partition", b"partition", "seen", b"seen", "state", b"state", "table_id", b"table_id", "wanted_voters", b"wanted_voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SysTabletEntry: _TypeAlias = SysTabletEntry  # noqa: Y015
+
+@_typing.final
+class SysTabletServerEntry(_message.Message):
+    """What an operator decided about a tablet server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    SINCE_MICROS_FIELD_NUMBER: _builtins.int
+    mode: _master_pb2.TabletServerMode.ValueType
+    since_micros: _builtins.int
+    """Wall time, microseconds since the epoch."""
+    def __init__(
+        self,
+        *,
+        mode: _master_pb2.TabletServerMode.ValueType = ...,
+        since_micros: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "since_micros", b"since_micros"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SysTabletServerEntry: _TypeAlias = SysTabletServerEntry  # noqa: Y015
+
+@_typing.final
+class SysOperationEntry(_message.Message):
+    """A long operation: what is wanted. How far it is, is derived from reports."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    TABLE_ID_FIELD_NUMBER: _builtins.int
+    FROM_TS_UUID_FIELD_NUMBER: _builtins.int
+    TO_TS_UUID_FIELD_NUMBER: _builtins.int
+    TS_UUID_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    CREATED_MICROS_FIELD_NUMBER: _builtins.int
+    ENDED_MICROS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    kind: _master_pb2.OperationKind.ValueType
+    state: _master_pb2.Operation.State.ValueType
+    """PENDING and RUNNING are told apart by reports."""
+    tablet_id: _builtins.str
+    table_id: _builtins.str
+    from_ts_uuid: _builtins.str
+    to_ts_uuid: _builtins.str
+    ts_uuid: _builtins.str
+    count: _builtins.int
+    created_micros: _builtins.int
+    ended_micros: _builtins.int
+    error: _builtins.str
+    def __init__(
+        self,
+        *,
+        kind: _master_pb2.OperationKind.ValueType = ...,
+        state: _master_pb2.Operation.State.ValueType = ...,
+        tablet_id: _builtins.str = ...,
+        table_id: _builtins.str = ...,
+        from_ts_uuid: _builtins.str = ...,
+        to_ts_uuid: _builtins.str = ...,
+        ts_uuid: _builtins.str = ...,
+        count: _builtins.int = ...,
+        created_micros: _builtins.int = ...,
+        ended_micros: _builtins.int = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "created_micros", b"created_micros", "ended_micros", b"ended_micros", "error", b"error", "from_ts_uuid", b"from_ts_uuid", "kind", b"kind", "state", b"state", "table_id", b"table_id", "tablet_id", b"tablet_id", "to_ts_uuid", b"to_ts_uuid", "ts_uuid", b"ts_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SysOperationEntry: _TypeAlias = SysOperationEntry  # noqa: Y015
 
 @_typing.final
 class SysClusterEntry(_message.Message):

@@ -68,6 +68,32 @@ NON_PARTICIPANT: Role.ValueType  # 4
 CANDIDATE: Role.ValueType  # 5
 Global___Role: _TypeAlias = Role  # noqa: Y015
 
+class _PeerHealth:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PeerHealthEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PeerHealth.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    UNKNOWN_PEER_HEALTH: _PeerHealth.ValueType  # 0
+    HEALTHY: _PeerHealth.ValueType  # 1
+    """It answers, and the leader's log has what it needs."""
+    UNREACHABLE: _PeerHealth.ValueType  # 2
+    """It has not answered for longer than --follower_unavailable_considered_failed_sec."""
+    NEEDS_COPY: _PeerHealth.ValueType  # 3
+    """It answers, but its replica has failed, or is missing, or needs entries that the leader's log no longer has: only a copy helps."""
+
+class PeerHealth(_PeerHealth, metaclass=_PeerHealthEnumTypeWrapper):
+    """How a leader finds a member to be."""
+
+UNKNOWN_PEER_HEALTH: PeerHealth.ValueType  # 0
+HEALTHY: PeerHealth.ValueType  # 1
+"""It answers, and the leader's log has what it needs."""
+UNREACHABLE: PeerHealth.ValueType  # 2
+"""It has not answered for longer than --follower_unavailable_considered_failed_sec."""
+NEEDS_COPY: PeerHealth.ValueType  # 3
+"""It answers, but its replica has failed, or is missing, or needs entries that the leader's log no longer has: only a copy helps."""
+Global___PeerHealth: _TypeAlias = PeerHealth  # noqa: Y015
+
 class _EntryType:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -98,6 +124,54 @@ ALTER_SCHEMA: EntryType.ValueType  # 4
 """A serialised kudu.common.v1.Schema."""
 Global___EntryType: _TypeAlias = EntryType  # noqa: Y015
 
+class _ConfigChangeType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ConfigChangeTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConfigChangeType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    UNKNOWN_CONFIG_CHANGE_TYPE: _ConfigChangeType.ValueType  # 0
+    ADD_SERVER: _ConfigChangeType.ValueType  # 1
+    """Adds a member."""
+    REMOVE_SERVER: _ConfigChangeType.ValueType  # 2
+    """Removes a member. A leader that is asked to remove itself hands over and answers STEPPING_DOWN."""
+    CHANGE_ROLE: _ConfigChangeType.ValueType  # 3
+    """Changes the type or the marks (`promote`, `replace`) of a member."""
+
+class ConfigChangeType(_ConfigChangeType, metaclass=_ConfigChangeTypeEnumTypeWrapper):
+    """How a config is changed. One member at a time."""
+
+UNKNOWN_CONFIG_CHANGE_TYPE: ConfigChangeType.ValueType  # 0
+ADD_SERVER: ConfigChangeType.ValueType  # 1
+"""Adds a member."""
+REMOVE_SERVER: ConfigChangeType.ValueType  # 2
+"""Removes a member. A leader that is asked to remove itself hands over and answers STEPPING_DOWN."""
+CHANGE_ROLE: ConfigChangeType.ValueType  # 3
+"""Changes the type or the marks (`promote`, `replace`) of a member."""
+Global___ConfigChangeType: _TypeAlias = ConfigChangeType  # noqa: Y015
+
+class _CopyTargetState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CopyTargetStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CopyTargetState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    UNKNOWN_COPY_TARGET_STATE: _CopyTargetState.ValueType  # 0
+    DOES_NOT_EXIST: _CopyTargetState.ValueType  # 1
+    DELETED: _CopyTargetState.ValueType  # 2
+    COPYING: _CopyTargetState.ValueType  # 3
+    READY: _CopyTargetState.ValueType  # 4
+
+class CopyTargetState(_CopyTargetState, metaclass=_CopyTargetStateEnumTypeWrapper):
+    """What a server's files of a tablet amount to, as the caller of StartTabletCopy believes."""
+
+UNKNOWN_COPY_TARGET_STATE: CopyTargetState.ValueType  # 0
+DOES_NOT_EXIST: CopyTargetState.ValueType  # 1
+DELETED: CopyTargetState.ValueType  # 2
+COPYING: CopyTargetState.ValueType  # 3
+READY: CopyTargetState.ValueType  # 4
+Global___CopyTargetState: _TypeAlias = CopyTargetState  # noqa: Y015
+
 @_typing.final
 class Member(_message.Message):
     """One replica of a group."""
@@ -107,20 +181,28 @@ class Member(_message.Message):
     UUID_FIELD_NUMBER: _builtins.int
     MEMBER_TYPE_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
+    PROMOTE_FIELD_NUMBER: _builtins.int
+    REPLACE_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     member_type: Global___MemberType.ValueType
     address: _builtins.str
     """host:port it was last known at."""
+    promote: _builtins.bool
+    """Of a PRE_VOTER: the leader makes it a VOTER once it has caught up. Without it, it stays what it is."""
+    replace: _builtins.bool
+    """To be replaced: as soon as enough other voters are there, the masters remove it."""
     def __init__(
         self,
         *,
         uuid: _builtins.str = ...,
         member_type: Global___MemberType.ValueType = ...,
         address: _builtins.str = ...,
+        promote: _builtins.bool = ...,
+        replace: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "member_type", b"member_type", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "member_type", b"member_type", "promote", b"promote", "replace", b"replace", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -153,6 +235,38 @@ class RaftConfig(_message.Message):
 Global___RaftConfig: _TypeAlias = RaftConfig  # noqa: Y015
 
 @_typing.final
+class PeerStatus(_message.Message):
+    """What a leader knows of another member."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
+    MILLIS_SINCE_ANSWER_FIELD_NUMBER: _builtins.int
+    MATCH_INDEX_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    health: Global___PeerHealth.ValueType
+    millis_since_answer: _builtins.int
+    """Since its last answer."""
+    match_index: _builtins.int
+    """The last entry that is durable there and equal to the leader's."""
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        health: Global___PeerHealth.ValueType = ...,
+        millis_since_answer: _builtins.int = ...,
+        match_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "match_index", b"match_index", "millis_since_answer", b"millis_since_answer", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerStatus: _TypeAlias = PeerStatus  # noqa: Y015
+
+@_typing.final
 class ConsensusState(_message.Message):
     """What one replica knows of its group."""
 
@@ -166,6 +280,7 @@ class ConsensusState(_message.Message):
     LAST_OP_ID_FIELD_NUMBER: _builtins.int
     COMMITTED_INDEX_FIELD_NUMBER: _builtins.int
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     leader_uuid: _builtins.str
     """Empty: no leader is known."""
@@ -185,6 +300,10 @@ class ConsensusState(_message.Message):
     def last_op_id(self) -> _common_pb2.OpId:
         """Last entry in its log."""
 
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerStatus]:
+        """Of a leader: the other members."""
+
     def __init__(
         self,
         *,
@@ -196,10 +315,11 @@ class ConsensusState(_message.Message):
         last_op_id: _common_pb2.OpId | None = ...,
         committed_index: _builtins.int = ...,
         applied_index: _builtins.int = ...,
+        peers: _abc.Iterable[Global___PeerStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["committed_config", b"committed_config", "last_op_id", b"last_op_id", "pending_config", b"pending_config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "committed_config", b"committed_config", "committed_index", b"committed_index", "last_op_id", b"last_op_id", "leader_uuid", b"leader_uuid", "pending_config", b"pending_config", "role", b"role", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "committed_config", b"committed_config", "committed_index", b"committed_index", "last_op_id", b"last_op_id", "leader_uuid", b"leader_uuid", "peers", b"peers", "pending_config", b"pending_config", "role", b"role", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -717,3 +837,247 @@ class GetLastOpIdResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLastOpIdResponse: _TypeAlias = GetLastOpIdResponse  # noqa: Y015
+
+@_typing.final
+class ChangeConfigRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEST_UUID_FIELD_NUMBER: _builtins.int
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
+    EXPECTED_CONFIG_INDEX_FIELD_NUMBER: _builtins.int
+    dest_uuid: _builtins.str
+    """The leader."""
+    tablet_id: _builtins.str
+    type: Global___ConfigChangeType.ValueType
+    expected_config_index: _builtins.int
+    """Refused with CAS_FAILED unless the committed config has this index. Left out: not checked."""
+    @_builtins.property
+    def server(self) -> Global___Member:
+        """Of REMOVE_SERVER the uuid is enough. ADD_SERVER needs the address, and adds a PRE_VOTER to be promoted if member_type is left
+        out.
+        """
+
+    def __init__(
+        self,
+        *,
+        dest_uuid: _builtins.str = ...,
+        tablet_id: _builtins.str = ...,
+        type: Global___ConfigChangeType.ValueType = ...,
+        server: Global___Member | None = ...,
+        expected_config_index: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index", "expected_config_index", b"expected_config_index", "server", b"server"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index", "dest_uuid", b"dest_uuid", "expected_config_index", b"expected_config_index", "server", b"server", "tablet_id", b"tablet_id", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_config_index: _TypeAlias = _typing.Literal["expected_config_index"]  # noqa: Y015
+    _WhichOneofArgType__expected_config_index: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_config_index) -> _WhichOneofReturnType__expected_config_index | None: ...
+
+Global___ChangeConfigRequest: _TypeAlias = ChangeConfigRequest  # noqa: Y015
+
+@_typing.final
+class ChangeConfigResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> Global___RaftConfig:
+        """The committed config with the change. The change is durable on a majority of its voters."""
+
+    def __init__(
+        self,
+        *,
+        config: Global___RaftConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeConfigResponse: _TypeAlias = ChangeConfigResponse  # noqa: Y015
+
+@_typing.final
+class AbortConfigChangeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEST_UUID_FIELD_NUMBER: _builtins.int
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    PENDING_CONFIG_INDEX_FIELD_NUMBER: _builtins.int
+    dest_uuid: _builtins.str
+    """The leader that began the change."""
+    tablet_id: _builtins.str
+    pending_config_index: _builtins.int
+    """Only if the pending config has this index. Left out: not checked."""
+    def __init__(
+        self,
+        *,
+        dest_uuid: _builtins.str = ...,
+        tablet_id: _builtins.str = ...,
+        pending_config_index: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pending_config_index", b"_pending_config_index", "pending_config_index", b"pending_config_index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pending_config_index", b"_pending_config_index", "dest_uuid", b"dest_uuid", "pending_config_index", b"pending_config_index", "tablet_id", b"tablet_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pending_config_index: _TypeAlias = _typing.Literal["pending_config_index"]  # noqa: Y015
+    _WhichOneofArgType__pending_config_index: _TypeAlias = _typing.Literal["_pending_config_index", b"_pending_config_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pending_config_index) -> _WhichOneofReturnType__pending_config_index | None: ...
+
+Global___AbortConfigChangeRequest: _TypeAlias = AbortConfigChangeRequest  # noqa: Y015
+
+@_typing.final
+class AbortConfigChangeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> Global___RaftConfig:
+        """The committed config: with the members from before the change, or with the change if it was committed meanwhile."""
+
+    def __init__(
+        self,
+        *,
+        config: Global___RaftConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortConfigChangeResponse: _TypeAlias = AbortConfigChangeResponse  # noqa: Y015
+
+@_typing.final
+class UnsafeChangeConfigRequest(_message.Message):
+    """For a group without a majority: makes the members of its config what is said here, on one replica, without asking anybody.
+    Acknowledged writes may be lost, and two groups may come of one if a member that was given up comes back.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEST_UUID_FIELD_NUMBER: _builtins.int
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    CALLER_ID_FIELD_NUMBER: _builtins.int
+    MEMBER_UUIDS_FIELD_NUMBER: _builtins.int
+    dest_uuid: _builtins.str
+    tablet_id: _builtins.str
+    caller_id: _builtins.str
+    """For the log: who wants it."""
+    @_builtins.property
+    def member_uuids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Some of the present members, the addressed server among them; one that is left out is given up. Types and addresses are kept."""
+
+    def __init__(
+        self,
+        *,
+        dest_uuid: _builtins.str = ...,
+        tablet_id: _builtins.str = ...,
+        caller_id: _builtins.str = ...,
+        member_uuids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_id", b"caller_id", "dest_uuid", b"dest_uuid", "member_uuids", b"member_uuids", "tablet_id", b"tablet_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnsafeChangeConfigRequest: _TypeAlias = UnsafeChangeConfigRequest  # noqa: Y015
+
+@_typing.final
+class UnsafeChangeConfigResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> Global___RaftConfig: ...
+    def __init__(
+        self,
+        *,
+        config: Global___RaftConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnsafeChangeConfigResponse: _TypeAlias = UnsafeChangeConfigResponse  # noqa: Y015
+
+@_typing.final
+class StartTabletCopyRequest(_message.Message):
+    """Makes a server fetch its replica of a tablet from another; begun on return. Idempotent: every check comes before the first
+    change.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEST_UUID_FIELD_NUMBER: _builtins.int
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    CALLER_UUID_FIELD_NUMBER: _builtins.int
+    CALLER_TERM_FIELD_NUMBER: _builtins.int
+    EXPECTED_STATE_FIELD_NUMBER: _builtins.int
+    LAST_OP_ID_FIELD_NUMBER: _builtins.int
+    COMMITTED_OP_ID_FIELD_NUMBER: _builtins.int
+    SOURCE_UUID_FIELD_NUMBER: _builtins.int
+    SOURCE_ADDRESS_FIELD_NUMBER: _builtins.int
+    dest_uuid: _builtins.str
+    """The server that is to fetch; WRONG_SERVER_UUID from any other."""
+    tablet_id: _builtins.str
+    caller_uuid: _builtins.str
+    """Who wants it: the leader of the group, or an administrator's tool."""
+    caller_term: _builtins.int
+    """INVALID_TERM if the server knows a later one."""
+    expected_state: Global___CopyTargetState.ValueType
+    """ILLEGAL_STATE if it is another. Left out: any but COPYING."""
+    source_uuid: _builtins.str
+    """Where to fetch from."""
+    source_address: _builtins.str
+    @_builtins.property
+    def last_op_id(self) -> _common_pb2.OpId:
+        """ILLEGAL_STATE unless the server's log ends here. Left out: not checked."""
+
+    @_builtins.property
+    def committed_op_id(self) -> _common_pb2.OpId:
+        """The source must have applied this: the last entry that the caller knows to be committed. Left out: what the server itself
+        knows.
+        """
+
+    def __init__(
+        self,
+        *,
+        dest_uuid: _builtins.str = ...,
+        tablet_id: _builtins.str = ...,
+        caller_uuid: _builtins.str = ...,
+        caller_term: _builtins.int = ...,
+        expected_state: Global___CopyTargetState.ValueType = ...,
+        last_op_id: _common_pb2.OpId | None = ...,
+        committed_op_id: _common_pb2.OpId | None = ...,
+        source_uuid: _builtins.str = ...,
+        source_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["committed_op_id", b"committed_op_id", "last_op_id", b"last_op_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_term", b"caller_term", "caller_uuid", b"caller_uuid", "committed_op_id", b"committed_op_id", "dest_uuid", b"dest_uuid", "expected_state", b"expected_state", "last_op_id", b"last_op_id", "source_address", b"source_address", "source_uuid", b"source_uuid", "tablet_id", b"tablet_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartTabletCopyRequest: _TypeAlias = StartTabletCopyRequest  # noqa: Y015
+
+@_typing.final
+class StartTabletCopyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartTabletCopyResponse: _TypeAlias = StartTabletCopyResponse  # noqa: Y015

@@ -71,6 +71,26 @@ class ConsensusServiceStub:
                 request_serializer=kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdRequest.SerializeToString,
                 response_deserializer=kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdResponse.FromString,
                 _registered_method=True)
+        self.ChangeConfig = channel.unary_unary(
+                '/kudu.consensus.v1.ConsensusService/ChangeConfig',
+                request_serializer=kudu__py_dot_pb_dot_consensus__pb2.ChangeConfigRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_consensus__pb2.ChangeConfigResponse.FromString,
+                _registered_method=True)
+        self.AbortConfigChange = channel.unary_unary(
+                '/kudu.consensus.v1.ConsensusService/AbortConfigChange',
+                request_serializer=kudu__py_dot_pb_dot_consensus__pb2.AbortConfigChangeRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_consensus__pb2.AbortConfigChangeResponse.FromString,
+                _registered_method=True)
+        self.UnsafeChangeConfig = channel.unary_unary(
+                '/kudu.consensus.v1.ConsensusService/UnsafeChangeConfig',
+                request_serializer=kudu__py_dot_pb_dot_consensus__pb2.UnsafeChangeConfigRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_consensus__pb2.UnsafeChangeConfigResponse.FromString,
+                _registered_method=True)
+        self.StartTabletCopy = channel.unary_unary(
+                '/kudu.consensus.v1.ConsensusService/StartTabletCopy',
+                request_serializer=kudu__py_dot_pb_dot_consensus__pb2.StartTabletCopyRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_consensus__pb2.StartTabletCopyResponse.FromString,
+                _registered_method=True)
 
 
 class ConsensusServiceServicer:
@@ -127,6 +147,34 @@ class ConsensusServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeConfig(self, request, context):
+        """Adds, removes or changes one member; answers when the change is committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortConfigChange(self, request, context):
+        """Undoes a change that is not committed; answers when a config is committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnsafeChangeConfig(self, request, context):
+        """Rewrites the config of a group that has lost its majority. Read its message first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartTabletCopy(self, request, context):
+        """Makes a server fetch a replica.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConsensusServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -164,6 +212,26 @@ def add_ConsensusServiceServicer_to_server(servicer, server):
                     servicer.GetLastOpId,
                     request_deserializer=kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdRequest.FromString,
                     response_serializer=kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdResponse.SerializeToString,
+            ),
+            'ChangeConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeConfig,
+                    request_deserializer=kudu__py_dot_pb_dot_consensus__pb2.ChangeConfigRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_consensus__pb2.ChangeConfigResponse.SerializeToString,
+            ),
+            'AbortConfigChange': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortConfigChange,
+                    request_deserializer=kudu__py_dot_pb_dot_consensus__pb2.AbortConfigChangeRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_consensus__pb2.AbortConfigChangeResponse.SerializeToString,
+            ),
+            'UnsafeChangeConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnsafeChangeConfig,
+                    request_deserializer=kudu__py_dot_pb_dot_consensus__pb2.UnsafeChangeConfigRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_consensus__pb2.UnsafeChangeConfigResponse.SerializeToString,
+            ),
+            'StartTabletCopy': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartTabletCopy,
+                    request_deserializer=kudu__py_dot_pb_dot_consensus__pb2.StartTabletCopyRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_consensus__pb2.StartTabletCopyResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -357,6 +425,114 @@ class ConsensusService:
             '/kudu.consensus.v1.ConsensusService/GetLastOpId',
             kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdRequest.SerializeToString,
             kudu__py_dot_pb_dot_consensus__pb2.GetLastOpIdResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.consensus.v1.ConsensusService/ChangeConfig',
+            kudu__py_dot_pb_dot_consensus__pb2.ChangeConfigRequest.SerializeToString,
+            kudu__py_dot_pb_dot_consensus__pb2.ChangeConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortConfigChange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.consensus.v1.ConsensusService/AbortConfigChange',
+            kudu__py_dot_pb_dot_consensus__pb2.AbortConfigChangeRequest.SerializeToString,
+            kudu__py_dot_pb_dot_consensus__pb2.AbortConfigChangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnsafeChangeConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.consensus.v1.ConsensusService/UnsafeChangeConfig',
+            kudu__py_dot_pb_dot_consensus__pb2.UnsafeChangeConfigRequest.SerializeToString,
+            kudu__py_dot_pb_dot_consensus__pb2.UnsafeChangeConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartTabletCopy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.consensus.v1.ConsensusService/StartTabletCopy',
+            kudu__py_dot_pb_dot_consensus__pb2.StartTabletCopyRequest.SerializeToString,
+            kudu__py_dot_pb_dot_consensus__pb2.StartTabletCopyResponse.FromString,
             options,
             channel_credentials,
             insecure,

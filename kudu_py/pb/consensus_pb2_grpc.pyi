@@ -49,6 +49,14 @@ class ConsensusServiceStub:
     """What the server's replicas know of their groups."""
     GetLastOpId: _grpc.UnaryUnaryMultiCallable[_consensus_pb2.GetLastOpIdRequest, _consensus_pb2.GetLastOpIdResponse]
     """The ends of a replica's log."""
+    ChangeConfig: _grpc.UnaryUnaryMultiCallable[_consensus_pb2.ChangeConfigRequest, _consensus_pb2.ChangeConfigResponse]
+    """Adds, removes or changes one member; answers when the change is committed."""
+    AbortConfigChange: _grpc.UnaryUnaryMultiCallable[_consensus_pb2.AbortConfigChangeRequest, _consensus_pb2.AbortConfigChangeResponse]
+    """Undoes a change that is not committed; answers when a config is committed."""
+    UnsafeChangeConfig: _grpc.UnaryUnaryMultiCallable[_consensus_pb2.UnsafeChangeConfigRequest, _consensus_pb2.UnsafeChangeConfigResponse]
+    """Rewrites the config of a group that has lost its majority. Read its message first."""
+    StartTabletCopy: _grpc.UnaryUnaryMultiCallable[_consensus_pb2.StartTabletCopyRequest, _consensus_pb2.StartTabletCopyResponse]
+    """Makes a server fetch a replica."""
 
 @_typing.type_check_only
 class ConsensusServiceAsyncStub(ConsensusServiceStub):
@@ -71,6 +79,14 @@ class ConsensusServiceAsyncStub(ConsensusServiceStub):
     """What the server's replicas know of their groups."""
     GetLastOpId: _aio.UnaryUnaryMultiCallable[_consensus_pb2.GetLastOpIdRequest, _consensus_pb2.GetLastOpIdResponse]  # type: ignore[assignment]
     """The ends of a replica's log."""
+    ChangeConfig: _aio.UnaryUnaryMultiCallable[_consensus_pb2.ChangeConfigRequest, _consensus_pb2.ChangeConfigResponse]  # type: ignore[assignment]
+    """Adds, removes or changes one member; answers when the change is committed."""
+    AbortConfigChange: _aio.UnaryUnaryMultiCallable[_consensus_pb2.AbortConfigChangeRequest, _consensus_pb2.AbortConfigChangeResponse]  # type: ignore[assignment]
+    """Undoes a change that is not committed; answers when a config is committed."""
+    UnsafeChangeConfig: _aio.UnaryUnaryMultiCallable[_consensus_pb2.UnsafeChangeConfigRequest, _consensus_pb2.UnsafeChangeConfigResponse]  # type: ignore[assignment]
+    """Rewrites the config of a group that has lost its majority. Read its message first."""
+    StartTabletCopy: _aio.UnaryUnaryMultiCallable[_consensus_pb2.StartTabletCopyRequest, _consensus_pb2.StartTabletCopyResponse]  # type: ignore[assignment]
+    """Makes a server fetch a replica."""
 
 class ConsensusServiceServicer(metaclass=_abc_1.ABCMeta):
     """Every request names in dest_uuid the server it is meant for (on the stream each item's does); any other refuses it with
@@ -132,5 +148,37 @@ class ConsensusServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consensus_pb2.GetLastOpIdResponse, _abc.Awaitable[_consensus_pb2.GetLastOpIdResponse]]:
         """The ends of a replica's log."""
+
+    @_abc_1.abstractmethod
+    def ChangeConfig(
+        self,
+        request: _consensus_pb2.ChangeConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consensus_pb2.ChangeConfigResponse, _abc.Awaitable[_consensus_pb2.ChangeConfigResponse]]:
+        """Adds, removes or changes one member; answers when the change is committed."""
+
+    @_abc_1.abstractmethod
+    def AbortConfigChange(
+        self,
+        request: _consensus_pb2.AbortConfigChangeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consensus_pb2.AbortConfigChangeResponse, _abc.Awaitable[_consensus_pb2.AbortConfigChangeResponse]]:
+        """Undoes a change that is not committed; answers when a config is committed."""
+
+    @_abc_1.abstractmethod
+    def UnsafeChangeConfig(
+        self,
+        request: _consensus_pb2.UnsafeChangeConfigRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consensus_pb2.UnsafeChangeConfigResponse, _abc.Awaitable[_consensus_pb2.UnsafeChangeConfigResponse]]:
+        """Rewrites the config of a group that has lost its majority. Read its message first."""
+
+    @_abc_1.abstractmethod
+    def StartTabletCopy(
+        self,
+        request: _consensus_pb2.StartTabletCopyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consensus_pb2.StartTabletCopyResponse, _abc.Awaitable[_consensus_pb2.StartTabletCopyResponse]]:
+        """Makes a server fetch a replica."""
 
 def add_ConsensusServiceServicer_to_server(servicer: ConsensusServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -90,6 +90,56 @@ DEAD: TabletServerState.ValueType  # 2
 """Silent for longer than the master's patience."""
 Global___TabletServerState: _TypeAlias = TabletServerState  # noqa: Y015
 
+class _TabletServerMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TabletServerModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TabletServerMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    UNKNOWN_TABLET_SERVER_MODE: _TabletServerMode.ValueType  # 0
+    NORMAL: _TabletServerMode.ValueType  # 1
+    """Takes part in everything."""
+    MAINTENANCE: _TabletServerMode.ValueType  # 2
+    """Expected to be away: its replicas are not replaced, and it gets no new ones."""
+    RETIRING: _TabletServerMode.ValueType  # 3
+    """Its replicas are being moved away; it gets no new ones."""
+    RETIRED: _TabletServerMode.ValueType  # 4
+    """It has no replica any more and gets none."""
+
+class TabletServerMode(_TabletServerMode, metaclass=_TabletServerModeEnumTypeWrapper):
+    """What an operator decided about a tablet server."""
+
+UNKNOWN_TABLET_SERVER_MODE: TabletServerMode.ValueType  # 0
+NORMAL: TabletServerMode.ValueType  # 1
+"""Takes part in everything."""
+MAINTENANCE: TabletServerMode.ValueType  # 2
+"""Expected to be away: its replicas are not replaced, and it gets no new ones."""
+RETIRING: TabletServerMode.ValueType  # 3
+"""Its replicas are being moved away; it gets no new ones."""
+RETIRED: TabletServerMode.ValueType  # 4
+"""It has no replica any more and gets none."""
+Global___TabletServerMode: _TypeAlias = TabletServerMode  # noqa: Y015
+
+class _OperationKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OperationKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OperationKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    UNKNOWN_OPERATION_KIND: _OperationKind.ValueType  # 0
+    MOVE_REPLICA: _OperationKind.ValueType  # 1
+    CHANGE_VOTING_REPLICA_COUNT: _OperationKind.ValueType  # 2
+    RETIRE_TABLET_SERVER: _OperationKind.ValueType  # 3
+
+class OperationKind(_OperationKind, metaclass=_OperationKindEnumTypeWrapper):
+    """What a long operation does."""
+
+UNKNOWN_OPERATION_KIND: OperationKind.ValueType  # 0
+MOVE_REPLICA: OperationKind.ValueType  # 1
+CHANGE_VOTING_REPLICA_COUNT: OperationKind.ValueType  # 2
+RETIRE_TABLET_SERVER: OperationKind.ValueType  # 3
+Global___OperationKind: _TypeAlias = OperationKind  # noqa: Y015
+
 @_typing.final
 class ReportedTablet(_message.Message):
     """A tablet server's news of one replica."""
@@ -104,6 +154,7 @@ class ReportedTablet(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     ROW_COUNT_FIELD_NUMBER: _builtins.int
     ON_DISK_BYTES_FIELD_NUMBER: _builtins.int
+    COPY_PROGRESS_FIELD_NUMBER: _builtins.int
     tablet_id: _builtins.str
     state: _tserver_pb2.TabletState.ValueType
     data_state: _tserver_pb2.TabletDataState.ValueType
@@ -113,6 +164,10 @@ class ReportedTablet(_message.Message):
     on_disk_bytes: _builtins.int
     @_builtins.property
     def consensus_state(self) -> _consensus_pb2.ConsensusState: ...
+    @_builtins.property
+    def copy_progress(self) -> Global___CopyProgress:
+        """While the replica is being copied here."""
+
     def __init__(
         self,
         *,
@@ -124,14 +179,45 @@ class ReportedTablet(_message.Message):
         error: _builtins.str = ...,
         row_count: _builtins.int = ...,
         on_disk_bytes: _builtins.int = ...,
+        copy_progress: Global___CopyProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consensus_state", b"consensus_state"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consensus_state", b"consensus_state", "copy_progress", b"copy_progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consensus_state", b"consensus_state", "data_state", b"data_state", "error", b"error", "on_disk_bytes", b"on_disk_bytes", "row_count", b"row_count", "schema_version", b"schema_version", "state", b"state", "tablet_id", b"tablet_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consensus_state", b"consensus_state", "copy_progress", b"copy_progress", "data_state", b"data_state", "error", b"error", "on_disk_bytes", b"on_disk_bytes", "row_count", b"row_count", "schema_version", b"schema_version", "state", b"state", "tablet_id", b"tablet_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportedTablet: _TypeAlias = ReportedTablet  # noqa: Y015
+
+@_typing.final
+class CopyProgress(_message.Message):
+    """How far a copy to the reporting server is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_UUID_FIELD_NUMBER: _builtins.int
+    BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    source_uuid: _builtins.str
+    bytes_total: _builtins.int
+    bytes_done: _builtins.int
+    bytes_per_s: _builtins.int
+    def __init__(
+        self,
+        *,
+        source_uuid: _builtins.str = ...,
+        bytes_total: _builtins.int = ...,
+        bytes_done: _builtins.int = ...,
+        bytes_per_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "source_uuid", b"source_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyProgress: _TypeAlias = CopyProgress  # noqa: Y015
 
 @_typing.final
 class TabletReport(_message.Message):
@@ -835,6 +921,7 @@ class ListTabletServersResponse(_message.Message):
         SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
         LIVE_TABLET_COUNT_FIELD_NUMBER: _builtins.int
         LEADER_COUNT_FIELD_NUMBER: _builtins.int
+        MODE_FIELD_NUMBER: _builtins.int
         uuid: _builtins.str
         rpc_address: _builtins.str
         http_address: _builtins.str
@@ -844,6 +931,7 @@ class ListTabletServersResponse(_message.Message):
         software_version: _builtins.str
         live_tablet_count: _builtins.int
         leader_count: _builtins.int
+        mode: Global___TabletServerMode.ValueType
         def __init__(
             self,
             *,
@@ -856,10 +944,11 @@ class ListTabletServersResponse(_message.Message):
             software_version: _builtins.str = ...,
             live_tablet_count: _builtins.int = ...,
             leader_count: _builtins.int = ...,
+            mode: Global___TabletServerMode.ValueType = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["fault_domain", b"fault_domain", "http_address", b"http_address", "leader_count", b"leader_count", "live_tablet_count", b"live_tablet_count", "millis_since_heartbeat", b"millis_since_heartbeat", "rpc_address", b"rpc_address", "software_version", b"software_version", "state", b"state", "uuid", b"uuid"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["fault_domain", b"fault_domain", "http_address", b"http_address", "leader_count", b"leader_count", "live_tablet_count", b"live_tablet_count", "millis_since_heartbeat", b"millis_since_heartbeat", "mode", b"mode", "rpc_address", b"rpc_address", "software_version", b"software_version", "state", b"state", "uuid", b"uuid"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -990,3 +1079,712 @@ class GetMasterRegistrationResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetMasterRegistrationResponse: _TypeAlias = GetMasterRegistrationResponse  # noqa: Y015
+
+@_typing.final
+class AddReplicaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    TS_UUID_FIELD_NUMBER: _builtins.int
+    MEMBER_TYPE_FIELD_NUMBER: _builtins.int
+    EXPECTED_CONFIG_INDEX_FIELD_NUMBER: _builtins.int
+    tablet_id: _builtins.str
+    ts_uuid: _builtins.str
+    member_type: _consensus_pb2.MemberType.ValueType
+    """Left out: VOTER, which joins as a PRE_VOTER and is promoted. PRE_VOTER stays one."""
+    expected_config_index: _builtins.int
+    """Refused with CAS_FAILED unless the tablet's committed config has this index. Left out: not checked."""
+    def __init__(
+        self,
+        *,
+        tablet_id: _builtins.str = ...,
+        ts_uuid: _builtins.str = ...,
+        member_type: _consensus_pb2.MemberType.ValueType = ...,
+        expected_config_index: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index", "expected_config_index", b"expected_config_index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index", "expected_config_index", b"expected_config_index", "member_type", b"member_type", "tablet_id", b"tablet_id", "ts_uuid", b"ts_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_config_index: _TypeAlias = _typing.Literal["expected_config_index"]  # noqa: Y015
+    _WhichOneofArgType__expected_config_index: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_config_index) -> _WhichOneofReturnType__expected_config_index | None: ...
+
+Global___AddReplicaRequest: _TypeAlias = AddReplicaRequest  # noqa: Y015
+
+@_typing.final
+class AddReplicaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> _consensus_pb2.RaftConfig:
+        """The committed config with the member."""
+
+    def __init__(
+        self,
+        *,
+        config: _consensus_pb2.RaftConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddReplicaResponse: _TypeAlias = AddReplicaResponse  # noqa: Y015
+
+@_typing.final
+class RemoveReplicaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    TS_UUID_FIELD_NUMBER: _builtins.int
+    EXPECTED_CONFIG_INDEX_FIELD_NUMBER: _builtins.int
+    tablet_id: _builtins.str
+    ts_uuid: _builtins.str
+    expected_config_index: _builtins.int
+    def __init__(
+        self,
+        *,
+        tablet_id: _builtins.str = ...,
+        ts_uuid: _builtins.str = ...,
+        expected_config_index: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index", "expected_config_index", b"expected_config_index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index", "expected_config_index", b"expected_config_index", "tablet_id", b"tablet_id", "ts_uuid", b"ts_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_config_index: _TypeAlias = _typing.Literal["expected_config_index"]  # noqa: Y015
+    _WhichOneofArgType__expected_config_index: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_config_index) -> _WhichOneofReturnType__expected_config_index | None: ...
+
+Global___RemoveReplicaRequest: _TypeAlias = RemoveReplicaRequest  # noqa: Y015
+
+@_typing.final
+class RemoveReplicaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> _consensus_pb2.RaftConfig:
+        """The committed config without the member."""
+
+    def __init__(
+        self,
+        *,
+        config: _consensus_pb2.RaftConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveReplicaResponse: _TypeAlias = RemoveReplicaResponse  # noqa: Y015
+
+@_typing.final
+class ChangeReplicaTypeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    TS_UUID_FIELD_NUMBER: _builtins.int
+    MEMBER_TYPE_FIELD_NUMBER: _builtins.int
+    EXPECTED_CONFIG_INDEX_FIELD_NUMBER: _builtins.int
+    tablet_id: _builtins.str
+    ts_uuid: _builtins.str
+    member_type: _consensus_pb2.MemberType.ValueType
+    expected_config_index: _builtins.int
+    def __init__(
+        self,
+        *,
+        tablet_id: _builtins.str = ...,
+        ts_uuid: _builtins.str = ...,
+        member_type: _consensus_pb2.MemberType.ValueType = ...,
+        expected_config_index: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index", "expected_config_index", b"expected_config_index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index", "expected_config_index", b"expected_config_index", "member_type", b"member_type", "tablet_id", b"tablet_id", "ts_uuid", b"ts_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expected_config_index: _TypeAlias = _typing.Literal["expected_config_index"]  # noqa: Y015
+    _WhichOneofArgType__expected_config_index: _TypeAlias = _typing.Literal["_expected_config_index", b"_expected_config_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_config_index) -> _WhichOneofReturnType__expected_config_index | None: ...
+
+Global___ChangeReplicaTypeRequest: _TypeAlias = ChangeReplicaTypeRequest  # noqa: Y015
+
+@_typing.final
+class ChangeReplicaTypeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIG_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def config(self) -> _consensus_pb2.RaftConfig: ...
+    def __init__(
+        self,
+        *,
+        config: _consensus_pb2.RaftConfig | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeReplicaTypeResponse: _TypeAlias = ChangeReplicaTypeResponse  # noqa: Y015
+
+@_typing.final
+class LeaderStepDownRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    NEW_LEADER_UUID_FIELD_NUMBER: _builtins.int
+    tablet_id: _builtins.str
+    new_leader_uuid: _builtins.str
+    """The replica to lead next; empty: the most up to date one."""
+    def __init__(
+        self,
+        *,
+        tablet_id: _builtins.str = ...,
+        new_leader_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_leader_uuid", b"new_leader_uuid", "tablet_id", b"tablet_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaderStepDownRequest: _TypeAlias = LeaderStepDownRequest  # noqa: Y015
+
+@_typing.final
+class LeaderStepDownResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADER_UUID_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    leader_uuid: _builtins.str
+    """Who leads now."""
+    term: _builtins.int
+    def __init__(
+        self,
+        *,
+        leader_uuid: _builtins.str = ...,
+        term: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_uuid", b"leader_uuid", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaderStepDownResponse: _TypeAlias = LeaderStepDownResponse  # noqa: Y015
+
+@_typing.final
+class MoveReplicaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    FROM_TS_UUID_FIELD_NUMBER: _builtins.int
+    TO_TS_UUID_FIELD_NUMBER: _builtins.int
+    tablet_id: _builtins.str
+    from_ts_uuid: _builtins.str
+    to_ts_uuid: _builtins.str
+    def __init__(
+        self,
+        *,
+        tablet_id: _builtins.str = ...,
+        from_ts_uuid: _builtins.str = ...,
+        to_ts_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_ts_uuid", b"from_ts_uuid", "tablet_id", b"tablet_id", "to_ts_uuid", b"to_ts_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveReplicaRequest: _TypeAlias = MoveReplicaRequest  # noqa: Y015
+
+@_typing.final
+class MoveReplicaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveReplicaResponse: _TypeAlias = MoveReplicaResponse  # noqa: Y015
+
+@_typing.final
+class ChangeVotingReplicaCountRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    TABLE_NAME_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    tablet_id: _builtins.str
+    """A tablet, or all tablets of a table."""
+    table_name: _builtins.str
+    count: _builtins.int
+    """Odd."""
+    def __init__(
+        self,
+        *,
+        tablet_id: _builtins.str = ...,
+        table_name: _builtins.str = ...,
+        count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "table_name", b"table_name", "tablet_id", b"tablet_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeVotingReplicaCountRequest: _TypeAlias = ChangeVotingReplicaCountRequest  # noqa: Y015
+
+@_typing.final
+class ChangeVotingReplicaCountResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeVotingReplicaCountResponse: _TypeAlias = ChangeVotingReplicaCountResponse  # noqa: Y015
+
+@_typing.final
+class RetireTabletServerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TS_UUID_FIELD_NUMBER: _builtins.int
+    ts_uuid: _builtins.str
+    def __init__(
+        self,
+        *,
+        ts_uuid: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ts_uuid", b"ts_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetireTabletServerRequest: _TypeAlias = RetireTabletServerRequest  # noqa: Y015
+
+@_typing.final
+class RetireTabletServerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetireTabletServerResponse: _TypeAlias = RetireTabletServerResponse  # noqa: Y015
+
+@_typing.final
+class ChangeTabletServerModeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TS_UUID_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    ts_uuid: _builtins.str
+    mode: Global___TabletServerMode.ValueType
+    """NORMAL or MAINTENANCE. NORMAL takes a RETIRED server back."""
+    def __init__(
+        self,
+        *,
+        ts_uuid: _builtins.str = ...,
+        mode: Global___TabletServerMode.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "ts_uuid", b"ts_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeTabletServerModeRequest: _TypeAlias = ChangeTabletServerModeRequest  # noqa: Y015
+
+@_typing.final
+class ChangeTabletServerModeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeTabletServerModeResponse: _TypeAlias = ChangeTabletServerModeResponse  # noqa: Y015
+
+@_typing.final
+class Operation(_message.Message):
+    """A long operation. It goes on without its caller and over restarts of the masters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _State:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Operation._State.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        UNKNOWN_STATE: Operation._State.ValueType  # 0
+        PENDING: Operation._State.ValueType  # 1
+        """Accepted and durable; nothing done yet."""
+        RUNNING: Operation._State.ValueType  # 2
+        DONE: Operation._State.ValueType  # 3
+        FAILED: Operation._State.ValueType  # 4
+        CANCELLED: Operation._State.ValueType  # 5
+
+    class State(_State, metaclass=_StateEnumTypeWrapper):
+        """How far a long operation is."""
+
+    UNKNOWN_STATE: Operation.State.ValueType  # 0
+    PENDING: Operation.State.ValueType  # 1
+    """Accepted and durable; nothing done yet."""
+    RUNNING: Operation.State.ValueType  # 2
+    DONE: Operation.State.ValueType  # 3
+    FAILED: Operation.State.ValueType  # 4
+    CANCELLED: Operation.State.ValueType  # 5
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TABLET_ID_FIELD_NUMBER: _builtins.int
+    TABLE_NAME_FIELD_NUMBER: _builtins.int
+    FROM_TS_UUID_FIELD_NUMBER: _builtins.int
+    TO_TS_UUID_FIELD_NUMBER: _builtins.int
+    TS_UUID_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    CREATED_MICROS_FIELD_NUMBER: _builtins.int
+    ENDED_MICROS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    STEPS_TOTAL_FIELD_NUMBER: _builtins.int
+    STEPS_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_TOTAL_FIELD_NUMBER: _builtins.int
+    BYTES_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    LOG_LAG_ENTRIES_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.str
+    kind: Global___OperationKind.ValueType
+    state: Global___Operation.State.ValueType
+    tablet_id: _builtins.str
+    """What was asked for."""
+    table_name: _builtins.str
+    from_ts_uuid: _builtins.str
+    to_ts_uuid: _builtins.str
+    ts_uuid: _builtins.str
+    count: _builtins.int
+    created_micros: _builtins.int
+    """Wall time, microseconds since the epoch."""
+    ended_micros: _builtins.int
+    """0: not ended."""
+    error: _builtins.str
+    """Why it failed."""
+    progress: _builtins.str
+    """For people: what it is doing now."""
+    steps_total: _builtins.int
+    """Steps: of a move 3 (added, promoted, old one removed), of the others one a replica."""
+    steps_done: _builtins.int
+    bytes_total: _builtins.int
+    """Of the copies under way."""
+    bytes_done: _builtins.int
+    bytes_per_s: _builtins.int
+    log_lag_entries: _builtins.int
+    """Entries that the new replica still lacks."""
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.str = ...,
+        kind: Global___OperationKind.ValueType = ...,
+        state: Global___Operation.State.ValueType = ...,
+        tablet_id: _builtins.str = ...,
+        table_name: _builtins.str = ...,
+        from_ts_uuid: _builtins.str = ...,
+        to_ts_uuid: _builtins.str = ...,
+        ts_uuid: _builtins.str = ...,
+        count: _builtins.int = ...,
+        created_micros: _builtins.int = ...,
+        ended_micros: _builtins.int = ...,
+        error: _builtins.str = ...,
+        progress: _builtins.str = ...,
+        steps_total: _builtins.int = ...,
+        steps_done: _builtins.int = ...,
+        bytes_total: _builtins.int = ...,
+        bytes_done: _builtins.int = ...,
+        bytes_per_s: _builtins.int = ...,
+        log_lag_entries: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_done", b"bytes_done", "bytes_per_s", b"bytes_per_s", "bytes_total", b"bytes_total", "count", b"count", "created_micros", b"created_micros", "ended_micros", b"ended_micros", "error", b"error", "from_ts_uuid", b"from_ts_uuid", "kind", b"kind", "log_lag_entries", b"log_lag_entries", "operation_id", b"operation_id", "progress", b"progress", "state", b"state", "steps_done", b"steps_done", "steps_total", b"steps_total", "table_name", b"table_name", "tablet_id", b"tablet_id", "to_ts_uuid", b"to_ts_uuid", "ts_uuid", b"ts_uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Operation: _TypeAlias = Operation  # noqa: Y015
+
+@_typing.final
+class ListOperationsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCLUDE_ENDED_FIELD_NUMBER: _builtins.int
+    include_ended: _builtins.bool
+    """Ended ones, too."""
+    def __init__(
+        self,
+        *,
+        include_ended: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["include_ended", b"include_ended"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOperationsRequest: _TypeAlias = ListOperationsRequest  # noqa: Y015
+
+@_typing.final
+class ListOperationsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        operations: _abc.Iterable[Global___Operation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operations", b"operations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOperationsResponse: _TypeAlias = ListOperationsResponse  # noqa: Y015
+
+@_typing.final
+class GetOperationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOperationRequest: _TypeAlias = GetOperationRequest  # noqa: Y015
+
+@_typing.final
+class GetOperationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operation(self) -> Global___Operation: ...
+    def __init__(
+        self,
+        *,
+        operation: Global___Operation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOperationResponse: _TypeAlias = GetOperationResponse  # noqa: Y015
+
+@_typing.final
+class CancelOperationRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_ID_FIELD_NUMBER: _builtins.int
+    operation_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        operation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation_id", b"operation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelOperationRequest: _TypeAlias = CancelOperationRequest  # noqa: Y015
+
+@_typing.final
+class CancelOperationResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def operation(self) -> Global___Operation:
+        """CANCELLED, or what it had become before. What it began is put back: a member that was added and not promoted is removed."""
+
+    def __init__(
+        self,
+        *,
+        operation: Global___Operation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operation", b"operation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelOperationResponse: _TypeAlias = CancelOperationResponse  # noqa: Y015
+
+@_typing.final
+class GetBalanceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBalanceRequest: _TypeAlias = GetBalanceRequest  # noqa: Y015
+
+@_typing.final
+class GetBalanceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Server(_message.Message):
+        """A server's share."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TS_UUID_FIELD_NUMBER: _builtins.int
+        FAULT_DOMAIN_FIELD_NUMBER: _builtins.int
+        MODE_FIELD_NUMBER: _builtins.int
+        IS_LIVE_FIELD_NUMBER: _builtins.int
+        REPLICAS_FIELD_NUMBER: _builtins.int
+        LEADERS_FIELD_NUMBER: _builtins.int
+        ts_uuid: _builtins.str
+        fault_domain: _builtins.str
+        mode: Global___TabletServerMode.ValueType
+        is_live: _builtins.bool
+        replicas: _builtins.int
+        leaders: _builtins.int
+        def __init__(
+            self,
+            *,
+            ts_uuid: _builtins.str = ...,
+            fault_domain: _builtins.str = ...,
+            mode: Global___TabletServerMode.ValueType = ...,
+            is_live: _builtins.bool = ...,
+            replicas: _builtins.int = ...,
+            leaders: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["fault_domain", b"fault_domain", "is_live", b"is_live", "leaders", b"leaders", "mode", b"mode", "replicas", b"replicas", "ts_uuid", b"ts_uuid"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class Step(_message.Message):
+        """A step that the rebalancer would take next."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TABLET_ID_FIELD_NUMBER: _builtins.int
+        TABLE_NAME_FIELD_NUMBER: _builtins.int
+        FROM_TS_UUID_FIELD_NUMBER: _builtins.int
+        TO_TS_UUID_FIELD_NUMBER: _builtins.int
+        LEADERSHIP_ONLY_FIELD_NUMBER: _builtins.int
+        REASON_FIELD_NUMBER: _builtins.int
+        tablet_id: _builtins.str
+        table_name: _builtins.str
+        from_ts_uuid: _builtins.str
+        """A replica goes from one server to another, or only the leadership."""
+        to_ts_uuid: _builtins.str
+        leadership_only: _builtins.bool
+        reason: _builtins.str
+        def __init__(
+            self,
+            *,
+            tablet_id: _builtins.str = ...,
+            table_name: _builtins.str = ...,
+            from_ts_uuid: _builtins.str = ...,
+            to_ts_uuid: _builtins.str = ...,
+            leadership_only: _builtins.bool = ...,
+            reason: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["from_ts_uuid", b"from_ts_uuid", "leadership_only", b"leadership_only", "reason", b"reason", "table_name", b"table_name", "tablet_id", b"tablet_id", "to_ts_uuid", b"to_ts_uuid"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SERVERS_FIELD_NUMBER: _builtins.int
+    ENABLED_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    enabled: _builtins.bool
+    """Whether the rebalancer is switched on."""
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetBalanceResponse.Server]: ...
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetBalanceResponse.Step]:
+        """In order; none: balanced."""
+
+    def __init__(
+        self,
+        *,
+        servers: _abc.Iterable[Global___GetBalanceResponse.Server] | None = ...,
+        enabled: _builtins.bool = ...,
+        steps: _abc.Iterable[Global___GetBalanceResponse.Step] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "servers", b"servers", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBalanceResponse: _TypeAlias = GetBalanceResponse  # noqa: Y015

@@ -90,6 +90,66 @@ class MasterServiceStub:
                 request_serializer=kudu__py_dot_pb_dot_master__pb2.ListMastersRequest.SerializeToString,
                 response_deserializer=kudu__py_dot_pb_dot_master__pb2.ListMastersResponse.FromString,
                 _registered_method=True)
+        self.AddReplica = channel.unary_unary(
+                '/kudu.master.v1.MasterService/AddReplica',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.AddReplicaRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.AddReplicaResponse.FromString,
+                _registered_method=True)
+        self.RemoveReplica = channel.unary_unary(
+                '/kudu.master.v1.MasterService/RemoveReplica',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.RemoveReplicaRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.RemoveReplicaResponse.FromString,
+                _registered_method=True)
+        self.ChangeReplicaType = channel.unary_unary(
+                '/kudu.master.v1.MasterService/ChangeReplicaType',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.ChangeReplicaTypeRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.ChangeReplicaTypeResponse.FromString,
+                _registered_method=True)
+        self.LeaderStepDown = channel.unary_unary(
+                '/kudu.master.v1.MasterService/LeaderStepDown',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.LeaderStepDownRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.LeaderStepDownResponse.FromString,
+                _registered_method=True)
+        self.MoveReplica = channel.unary_unary(
+                '/kudu.master.v1.MasterService/MoveReplica',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.MoveReplicaRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.MoveReplicaResponse.FromString,
+                _registered_method=True)
+        self.ChangeVotingReplicaCount = channel.unary_unary(
+                '/kudu.master.v1.MasterService/ChangeVotingReplicaCount',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.ChangeVotingReplicaCountRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.ChangeVotingReplicaCountResponse.FromString,
+                _registered_method=True)
+        self.RetireTabletServer = channel.unary_unary(
+                '/kudu.master.v1.MasterService/RetireTabletServer',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.RetireTabletServerRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.RetireTabletServerResponse.FromString,
+                _registered_method=True)
+        self.ChangeTabletServerMode = channel.unary_unary(
+                '/kudu.master.v1.MasterService/ChangeTabletServerMode',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.ChangeTabletServerModeRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.ChangeTabletServerModeResponse.FromString,
+                _registered_method=True)
+        self.ListOperations = channel.unary_unary(
+                '/kudu.master.v1.MasterService/ListOperations',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.ListOperationsRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.ListOperationsResponse.FromString,
+                _registered_method=True)
+        self.GetOperation = channel.unary_unary(
+                '/kudu.master.v1.MasterService/GetOperation',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.GetOperationRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.GetOperationResponse.FromString,
+                _registered_method=True)
+        self.CancelOperation = channel.unary_unary(
+                '/kudu.master.v1.MasterService/CancelOperation',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.CancelOperationRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.CancelOperationResponse.FromString,
+                _registered_method=True)
+        self.GetBalance = channel.unary_unary(
+                '/kudu.master.v1.MasterService/GetBalance',
+                request_serializer=kudu__py_dot_pb_dot_master__pb2.GetBalanceRequest.SerializeToString,
+                response_deserializer=kudu__py_dot_pb_dot_master__pb2.GetBalanceResponse.FromString,
+                _registered_method=True)
         self.GetMasterRegistration = channel.unary_unary(
                 '/kudu.master.v1.MasterService/GetMasterRegistration',
                 request_serializer=kudu__py_dot_pb_dot_master__pb2.GetMasterRegistrationRequest.SerializeToString,
@@ -179,6 +239,90 @@ class MasterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddReplica(self, request, context):
+        """Adds a member to a tablet's group; answers when it is in the committed config, maybe before its rows are copied.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveReplica(self, request, context):
+        """Removes a member; answers when it is out of the committed config. A leader is made to hand over first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeReplicaType(self, request, context):
+        """Makes a member a VOTER or a PRE_VOTER.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LeaderStepDown(self, request, context):
+        """Makes another replica lead; answers when it does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveReplica(self, request, context):
+        """Adds a replica, waits until it counts, removes another. Durable on return, goes on after.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeVotingReplicaCount(self, request, context):
+        """Changes how many voters tablets have. Durable on return, goes on after.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetireTabletServer(self, request, context):
+        """Moves all replicas away from a tablet server. Durable on return, goes on after.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeTabletServerMode(self, request, context):
+        """Begins or ends maintenance of a tablet server, or takes a retired one back. Durable on return.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListOperations(self, request, context):
+        """Long operations.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOperation(self, request, context):
+        """One long operation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelOperation(self, request, context):
+        """Ends a long operation; durable on return.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBalance(self, request, context):
+        """How replicas and leaders are spread, and what the rebalancer would do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetMasterRegistration(self, request, context):
         """Who this master is and whom it takes for the leader; answered by followers too.
         """
@@ -243,6 +387,66 @@ def add_MasterServiceServicer_to_server(servicer, server):
                     servicer.ListMasters,
                     request_deserializer=kudu__py_dot_pb_dot_master__pb2.ListMastersRequest.FromString,
                     response_serializer=kudu__py_dot_pb_dot_master__pb2.ListMastersResponse.SerializeToString,
+            ),
+            'AddReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddReplica,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.AddReplicaRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.AddReplicaResponse.SerializeToString,
+            ),
+            'RemoveReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveReplica,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.RemoveReplicaRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.RemoveReplicaResponse.SerializeToString,
+            ),
+            'ChangeReplicaType': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeReplicaType,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.ChangeReplicaTypeRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.ChangeReplicaTypeResponse.SerializeToString,
+            ),
+            'LeaderStepDown': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeaderStepDown,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.LeaderStepDownRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.LeaderStepDownResponse.SerializeToString,
+            ),
+            'MoveReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveReplica,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.MoveReplicaRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.MoveReplicaResponse.SerializeToString,
+            ),
+            'ChangeVotingReplicaCount': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeVotingReplicaCount,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.ChangeVotingReplicaCountRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.ChangeVotingReplicaCountResponse.SerializeToString,
+            ),
+            'RetireTabletServer': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetireTabletServer,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.RetireTabletServerRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.RetireTabletServerResponse.SerializeToString,
+            ),
+            'ChangeTabletServerMode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeTabletServerMode,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.ChangeTabletServerModeRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.ChangeTabletServerModeResponse.SerializeToString,
+            ),
+            'ListOperations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOperations,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.ListOperationsRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.ListOperationsResponse.SerializeToString,
+            ),
+            'GetOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOperation,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.GetOperationRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.GetOperationResponse.SerializeToString,
+            ),
+            'CancelOperation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelOperation,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.CancelOperationRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.CancelOperationResponse.SerializeToString,
+            ),
+            'GetBalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBalance,
+                    request_deserializer=kudu__py_dot_pb_dot_master__pb2.GetBalanceRequest.FromString,
+                    response_serializer=kudu__py_dot_pb_dot_master__pb2.GetBalanceResponse.SerializeToString,
             ),
             'GetMasterRegistration': grpc.unary_unary_rpc_method_handler(
                     servicer.GetMasterRegistration,
@@ -548,6 +752,330 @@ class MasterService:
             '/kudu.master.v1.MasterService/ListMasters',
             kudu__py_dot_pb_dot_master__pb2.ListMastersRequest.SerializeToString,
             kudu__py_dot_pb_dot_master__pb2.ListMastersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/AddReplica',
+            kudu__py_dot_pb_dot_master__pb2.AddReplicaRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.AddReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/RemoveReplica',
+            kudu__py_dot_pb_dot_master__pb2.RemoveReplicaRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.RemoveReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeReplicaType(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/ChangeReplicaType',
+            kudu__py_dot_pb_dot_master__pb2.ChangeReplicaTypeRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.ChangeReplicaTypeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeaderStepDown(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/LeaderStepDown',
+            kudu__py_dot_pb_dot_master__pb2.LeaderStepDownRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.LeaderStepDownResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/MoveReplica',
+            kudu__py_dot_pb_dot_master__pb2.MoveReplicaRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.MoveReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeVotingReplicaCount(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/ChangeVotingReplicaCount',
+            kudu__py_dot_pb_dot_master__pb2.ChangeVotingReplicaCountRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.ChangeVotingReplicaCountResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetireTabletServer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/RetireTabletServer',
+            kudu__py_dot_pb_dot_master__pb2.RetireTabletServerRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.RetireTabletServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeTabletServerMode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/ChangeTabletServerMode',
+            kudu__py_dot_pb_dot_master__pb2.ChangeTabletServerModeRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.ChangeTabletServerModeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOperations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/ListOperations',
+            kudu__py_dot_pb_dot_master__pb2.ListOperationsRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.ListOperationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/GetOperation',
+            kudu__py_dot_pb_dot_master__pb2.GetOperationRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.GetOperationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelOperation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/CancelOperation',
+            kudu__py_dot_pb_dot_master__pb2.CancelOperationRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.CancelOperationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kudu.master.v1.MasterService/GetBalance',
+            kudu__py_dot_pb_dot_master__pb2.GetBalanceRequest.SerializeToString,
+            kudu__py_dot_pb_dot_master__pb2.GetBalanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,30 @@ class MasterServiceStub:
     """Tablet servers, alive or not."""
     ListMasters: _grpc.UnaryUnaryMultiCallable[_master_pb2.ListMastersRequest, _master_pb2.ListMastersResponse]
     """Masters and their roles."""
+    AddReplica: _grpc.UnaryUnaryMultiCallable[_master_pb2.AddReplicaRequest, _master_pb2.AddReplicaResponse]
+    """Adds a member to a tablet's group; answers when it is in the committed config, maybe before its rows are copied."""
+    RemoveReplica: _grpc.UnaryUnaryMultiCallable[_master_pb2.RemoveReplicaRequest, _master_pb2.RemoveReplicaResponse]
+    """Removes a member; answers when it is out of the committed config. A leader is made to hand over first."""
+    ChangeReplicaType: _grpc.UnaryUnaryMultiCallable[_master_pb2.ChangeReplicaTypeRequest, _master_pb2.ChangeReplicaTypeResponse]
+    """Makes a member a VOTER or a PRE_VOTER."""
+    LeaderStepDown: _grpc.UnaryUnaryMultiCallable[_master_pb2.LeaderStepDownRequest, _master_pb2.LeaderStepDownResponse]
+    """Makes another replica lead; answers when it does."""
+    MoveReplica: _grpc.UnaryUnaryMultiCallable[_master_pb2.MoveReplicaRequest, _master_pb2.MoveReplicaResponse]
+    """Adds a replica, waits until it counts, removes another. Durable on return, goes on after."""
+    ChangeVotingReplicaCount: _grpc.UnaryUnaryMultiCallable[_master_pb2.ChangeVotingReplicaCountRequest, _master_pb2.ChangeVotingReplicaCountResponse]
+    """Changes how many voters tablets have. Durable on return, goes on after."""
+    RetireTabletServer: _grpc.UnaryUnaryMultiCallable[_master_pb2.RetireTabletServerRequest, _master_pb2.RetireTabletServerResponse]
+    """Moves all replicas away from a tablet server. Durable on return, goes on after."""
+    ChangeTabletServerMode: _grpc.UnaryUnaryMultiCallable[_master_pb2.ChangeTabletServerModeRequest, _master_pb2.ChangeTabletServerModeResponse]
+    """Begins or ends maintenance of a tablet server, or takes a retired one back. Durable on return."""
+    ListOperations: _grpc.UnaryUnaryMultiCallable[_master_pb2.ListOperationsRequest, _master_pb2.ListOperationsResponse]
+    """Long operations."""
+    GetOperation: _grpc.UnaryUnaryMultiCallable[_master_pb2.GetOperationRequest, _master_pb2.GetOperationResponse]
+    """One long operation."""
+    CancelOperation: _grpc.UnaryUnaryMultiCallable[_master_pb2.CancelOperationRequest, _master_pb2.CancelOperationResponse]
+    """Ends a long operation; durable on return."""
+    GetBalance: _grpc.UnaryUnaryMultiCallable[_master_pb2.GetBalanceRequest, _master_pb2.GetBalanceResponse]
+    """How replicas and leaders are spread, and what the rebalancer would do."""
     GetMasterRegistration: _grpc.UnaryUnaryMultiCallable[_master_pb2.GetMasterRegistrationRequest, _master_pb2.GetMasterRegistrationResponse]
     """Who this master is and whom it takes for the leader; answered by followers too."""
 
@@ -89,6 +113,30 @@ class MasterServiceAsyncStub(MasterServiceStub):
     """Tablet servers, alive or not."""
     ListMasters: _aio.UnaryUnaryMultiCallable[_master_pb2.ListMastersRequest, _master_pb2.ListMastersResponse]  # type: ignore[assignment]
     """Masters and their roles."""
+    AddReplica: _aio.UnaryUnaryMultiCallable[_master_pb2.AddReplicaRequest, _master_pb2.AddReplicaResponse]  # type: ignore[assignment]
+    """Adds a member to a tablet's group; answers when it is in the committed config, maybe before its rows are copied."""
+    RemoveReplica: _aio.UnaryUnaryMultiCallable[_master_pb2.RemoveReplicaRequest, _master_pb2.RemoveReplicaResponse]  # type: ignore[assignment]
+    """Removes a member; answers when it is out of the committed config. A leader is made to hand over first."""
+    ChangeReplicaType: _aio.UnaryUnaryMultiCallable[_master_pb2.ChangeReplicaTypeRequest, _master_pb2.ChangeReplicaTypeResponse]  # type: ignore[assignment]
+    """Makes a member a VOTER or a PRE_VOTER."""
+    LeaderStepDown: _aio.UnaryUnaryMultiCallable[_master_pb2.LeaderStepDownRequest, _master_pb2.LeaderStepDownResponse]  # type: ignore[assignment]
+    """Makes another replica lead; answers when it does."""
+    MoveReplica: _aio.UnaryUnaryMultiCallable[_master_pb2.MoveReplicaRequest, _master_pb2.MoveReplicaResponse]  # type: ignore[assignment]
+    """Adds a replica, waits until it counts, removes another. Durable on return, goes on after."""
+    ChangeVotingReplicaCount: _aio.UnaryUnaryMultiCallable[_master_pb2.ChangeVotingReplicaCountRequest, _master_pb2.ChangeVotingReplicaCountResponse]  # type: ignore[assignment]
+    """Changes how many voters tablets have. Durable on return, goes on after."""
+    RetireTabletServer: _aio.UnaryUnaryMultiCallable[_master_pb2.RetireTabletServerRequest, _master_pb2.RetireTabletServerResponse]  # type: ignore[assignment]
+    """Moves all replicas away from a tablet server. Durable on return, goes on after."""
+    ChangeTabletServerMode: _aio.UnaryUnaryMultiCallable[_master_pb2.ChangeTabletServerModeRequest, _master_pb2.ChangeTabletServerModeResponse]  # type: ignore[assignment]
+    """Begins or ends maintenance of a tablet server, or takes a retired one back. Durable on return."""
+    ListOperations: _aio.UnaryUnaryMultiCallable[_master_pb2.ListOperationsRequest, _master_pb2.ListOperationsResponse]  # type: ignore[assignment]
+    """Long operations."""
+    GetOperation: _aio.UnaryUnaryMultiCallable[_master_pb2.GetOperationRequest, _master_pb2.GetOperationResponse]  # type: ignore[assignment]
+    """One long operation."""
+    CancelOperation: _aio.UnaryUnaryMultiCallable[_master_pb2.CancelOperationRequest, _master_pb2.CancelOperationResponse]  # type: ignore[assignment]
+    """Ends a long operation; durable on return."""
+    GetBalance: _aio.UnaryUnaryMultiCallable[_master_pb2.GetBalanceRequest, _master_pb2.GetBalanceResponse]  # type: ignore[assignment]
+    """How replicas and leaders are spread, and what the rebalancer would do."""
     GetMasterRegistration: _aio.UnaryUnaryMultiCallable[_master_pb2.GetMasterRegistrationRequest, _master_pb2.GetMasterRegistrationResponse]  # type: ignore[assignment]
     """Who this master is and whom it takes for the leader; answered by followers too."""
 
@@ -184,6 +232,102 @@ class MasterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_master_pb2.ListMastersResponse, _abc.Awaitable[_master_pb2.ListMastersResponse]]:
         """Masters and their roles."""
+
+    @_abc_1.abstractmethod
+    def AddReplica(
+        self,
+        request: _master_pb2.AddReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.AddReplicaResponse, _abc.Awaitable[_master_pb2.AddReplicaResponse]]:
+        """Adds a member to a tablet's group; answers when it is in the committed config, maybe before its rows are copied."""
+
+    @_abc_1.abstractmethod
+    def RemoveReplica(
+        self,
+        request: _master_pb2.RemoveReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.RemoveReplicaResponse, _abc.Awaitable[_master_pb2.RemoveReplicaResponse]]:
+        """Removes a member; answers when it is out of the committed config. A leader is made to hand over first."""
+
+    @_abc_1.abstractmethod
+    def ChangeReplicaType(
+        self,
+        request: _master_pb2.ChangeReplicaTypeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.ChangeReplicaTypeResponse, _abc.Awaitable[_master_pb2.ChangeReplicaTypeResponse]]:
+        """Makes a member a VOTER or a PRE_VOTER."""
+
+    @_abc_1.abstractmethod
+    def LeaderStepDown(
+        self,
+        request: _master_pb2.LeaderStepDownRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.LeaderStepDownResponse, _abc.Awaitable[_master_pb2.LeaderStepDownResponse]]:
+        """Makes another replica lead; answers when it does."""
+
+    @_abc_1.abstractmethod
+    def MoveReplica(
+        self,
+        request: _master_pb2.MoveReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.MoveReplicaResponse, _abc.Awaitable[_master_pb2.MoveReplicaResponse]]:
+        """Adds a replica, waits until it counts, removes another. Durable on return, goes on after."""
+
+    @_abc_1.abstractmethod
+    def ChangeVotingReplicaCount(
+        self,
+        request: _master_pb2.ChangeVotingReplicaCountRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.ChangeVotingReplicaCountResponse, _abc.Awaitable[_master_pb2.ChangeVotingReplicaCountResponse]]:
+        """Changes how many voters tablets have. Durable on return, goes on after."""
+
+    @_abc_1.abstractmethod
+    def RetireTabletServer(
+        self,
+        request: _master_pb2.RetireTabletServerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.RetireTabletServerResponse, _abc.Awaitable[_master_pb2.RetireTabletServerResponse]]:
+        """Moves all replicas away from a tablet server. Durable on return, goes on after."""
+
+    @_abc_1.abstractmethod
+    def ChangeTabletServerMode(
+        self,
+        request: _master_pb2.ChangeTabletServerModeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.ChangeTabletServerModeResponse, _abc.Awaitable[_master_pb2.ChangeTabletServerModeResponse]]:
+        """Begins or ends maintenance of a tablet server, or takes a retired one back. Durable on return."""
+
+    @_abc_1.abstractmethod
+    def ListOperations(
+        self,
+        request: _master_pb2.ListOperationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.ListOperationsResponse, _abc.Awaitable[_master_pb2.ListOperationsResponse]]:
+        """Long operations."""
+
+    @_abc_1.abstractmethod
+    def GetOperation(
+        self,
+        request: _master_pb2.GetOperationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.GetOperationResponse, _abc.Awaitable[_master_pb2.GetOperationResponse]]:
+        """One long operation."""
+
+    @_abc_1.abstractmethod
+    def CancelOperation(
+        self,
+        request: _master_pb2.CancelOperationRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.CancelOperationResponse, _abc.Awaitable[_master_pb2.CancelOperationResponse]]:
+        """Ends a long operation; durable on return."""
+
+    @_abc_1.abstractmethod
+    def GetBalance(
+        self,
+        request: _master_pb2.GetBalanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_master_pb2.GetBalanceResponse, _abc.Awaitable[_master_pb2.GetBalanceResponse]]:
+        """How replicas and leaders are spread, and what the rebalancer would do."""
 
     @_abc_1.abstractmethod
     def GetMasterRegistration(

@@ -26,7 +26,7 @@ from kudu_py.pb import common_pb2 as kudu__py_dot_pb_dot_common__pb2
 from kudu_py.pb import consensus_pb2 as kudu__py_dot_pb_dot_consensus__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ekudu_py/pb/tserver_admin.proto\x12\x0fkudu.tserver.v1\x1a\x17kudu_py/pb/common.proto\x1a\x1akudu_py/pb/consensus.proto\"\xa1\x02\n\x13\x43reateTabletRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\t\x12\x12\n\ntable_name\x18\x03 \x01(\t\x12\x11\n\ttablet_id\x18\x04 \x01(\t\x12&\n\x06schema\x18\x05 \x01(\x0b\x32\x16.kudu.common.v1.Schema\x12\x39\n\x10partition_schema\x18\x06 \x01(\x0b\x32\x1f.kudu.common.v1.PartitionSchema\x12,\n\tpartition\x18\x07 \x01(\x0b\x32\x19.kudu.common.v1.Partition\x12-\n\x06\x63onfig\x18\x08 \x01(\x0b\x32\x1d.kudu.consensus.v1.RaftConfig\"\x16\n\x14\x43reateTabletResponse\"\xc9\x01\n\x13\x44\x65leteTabletRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x11\n\ttablet_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12&\n\x19\x65xpected_config_index_max\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x36\n\x0b\x64\x65lete_type\x18\x05 \x01(\x0e\x32!.kudu.tserver.v1.TabletDeleteTypeB\x1c\n\x1a_expected_config_index_max\"\x16\n\x14\x44\x65leteTabletResponse*B\n\x10TabletDeleteType\x12\x1e\n\x1aUNKNOWN_TABLET_DELETE_TYPE\x10\x00\x12\x0e\n\nTOMBSTONED\x10\x01\x32\xd4\x01\n\x18TabletServerAdminService\x12[\n\x0c\x43reateTablet\x12$.kudu.tserver.v1.CreateTabletRequest\x1a%.kudu.tserver.v1.CreateTabletResponse\x12[\n\x0c\x44\x65leteTablet\x12$.kudu.tserver.v1.DeleteTabletRequest\x1a%.kudu.tserver.v1.DeleteTabletResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ekudu_py/pb/tserver_admin.proto\x12\x0fkudu.tserver.v1\x1a\x17kudu_py/pb/common.proto\x1a\x1akudu_py/pb/consensus.proto\"\xa1\x02\n\x13\x43reateTabletRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x10\n\x08table_id\x18\x02 \x01(\t\x12\x12\n\ntable_name\x18\x03 \x01(\t\x12\x11\n\ttablet_id\x18\x04 \x01(\t\x12&\n\x06schema\x18\x05 \x01(\x0b\x32\x16.kudu.common.v1.Schema\x12\x39\n\x10partition_schema\x18\x06 \x01(\x0b\x32\x1f.kudu.common.v1.PartitionSchema\x12,\n\tpartition\x18\x07 \x01(\x0b\x32\x19.kudu.common.v1.Partition\x12-\n\x06\x63onfig\x18\x08 \x01(\x0b\x32\x1d.kudu.consensus.v1.RaftConfig\"\x16\n\x14\x43reateTabletResponse\"\xc9\x01\n\x13\x44\x65leteTabletRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x11\n\ttablet_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12&\n\x19\x65xpected_config_index_max\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x36\n\x0b\x64\x65lete_type\x18\x05 \x01(\x0e\x32!.kudu.tserver.v1.TabletDeleteTypeB\x1c\n\x1a_expected_config_index_max\"\x16\n\x14\x44\x65leteTabletResponse*Z\n\x10TabletDeleteType\x12\x1e\n\x1aUNKNOWN_TABLET_DELETE_TYPE\x10\x00\x12\x0e\n\nTOMBSTONED\x10\x01\x12\x16\n\x12\x44\x45LETED_COMPLETELY\x10\x02\x32\xd4\x01\n\x18TabletServerAdminService\x12[\n\x0c\x43reateTablet\x12$.kudu.tserver.v1.CreateTabletRequest\x1a%.kudu.tserver.v1.CreateTabletResponse\x12[\n\x0c\x44\x65leteTablet\x12$.kudu.tserver.v1.DeleteTabletRequest\x1a%.kudu.tserver.v1.DeleteTabletResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kudu_py.pb.tserver_admin_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TABLETDELETETYPE']._serialized_start=648
-  _globals['_TABLETDELETETYPE']._serialized_end=714
+  _globals['_TABLETDELETETYPE']._serialized_end=738
   _globals['_CREATETABLETREQUEST']._serialized_start=105
   _globals['_CREATETABLETREQUEST']._serialized_end=394
   _globals['_CREATETABLETRESPONSE']._serialized_start=396
@@ -43,6 +43,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETETABLETREQUEST']._serialized_end=622
   _globals['_DELETETABLETRESPONSE']._serialized_start=624
   _globals['_DELETETABLETRESPONSE']._serialized_end=646
-  _globals['_TABLETSERVERADMINSERVICE']._serialized_start=717
-  _globals['_TABLETSERVERADMINSERVICE']._serialized_end=929
+  _globals['_TABLETSERVERADMINSERVICE']._serialized_start=741
+  _globals['_TABLETSERVERADMINSERVICE']._serialized_end=953
 # @@protoc_insertion_point(module_scope)

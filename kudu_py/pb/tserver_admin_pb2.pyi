@@ -28,6 +28,8 @@ class _TabletDeleteTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tabl
     UNKNOWN_TABLET_DELETE_TYPE: _TabletDeleteType.ValueType  # 0
     TOMBSTONED: _TabletDeleteType.ValueType  # 1
     """Rows and log go; term, vote and last OpId stay, and it votes."""
+    DELETED_COMPLETELY: _TabletDeleteType.ValueType  # 2
+    """Everything goes, what it promised too. Only for a replica that was never counted, or an administrator who knows better."""
 
 class TabletDeleteType(_TabletDeleteType, metaclass=_TabletDeleteTypeEnumTypeWrapper):
     """How thoroughly a replica is deleted."""
@@ -35,6 +37,8 @@ class TabletDeleteType(_TabletDeleteType, metaclass=_TabletDeleteTypeEnumTypeWra
 UNKNOWN_TABLET_DELETE_TYPE: TabletDeleteType.ValueType  # 0
 TOMBSTONED: TabletDeleteType.ValueType  # 1
 """Rows and log go; term, vote and last OpId stay, and it votes."""
+DELETED_COMPLETELY: TabletDeleteType.ValueType  # 2
+"""Everything goes, what it promised too. Only for a replica that was never counted, or an administrator who knows better."""
 Global___TabletDeleteType: _TypeAlias = TabletDeleteType  # noqa: Y015
 
 @_typing.final
