@@ -10,19 +10,22 @@ from typing import Any, TextIO
 
 import structlog
 
+from kudu_py.daemon.kill_point import KillPoint
+
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _process_fields: dict[str, str] = {}
 """Fields of every line: role and uuid. Not context variables: gRPC starts tasks in contexts of its own."""
 
 
-def configure(*, form: str, level: str, stream: TextIO | None = None) -> None:
+def configure(*, form: str, level: str, stream: TextIO | None = None, kill_point: KillPoint | None = None) -> None:
     """Sets up structlog, and the standard library's loggers to go through it.
 
     Args:
         form: "json" for machines, "console" for people.
         level: lines below it are left out.
         stream: standard error if not given.
+        kill_point: the line after which the process ends itself, for tests of crashes.
     """
     out = stream if stream is not None else sys.stderr
     shared: list[structlog.typing.Processor] = [
@@ -30,6 +33,7 @@ def configure(*, form: str, level: str, stream: TextIO | None = None) -> None:
         _add_process_fields,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+        *([kill_point.see] if kill_point is not None else []),
     ]
     form_of: dict[str, list[structlog.typing.Processor]] = {
         "json": [
@@ -45,7 +49,7 @@ def configure(*, form: str, level: str, stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=shared + form_of[form],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=lambda *_: _Lines(out),
+        logger_factory=lambda *_: _Lines(out, kill_point),
         cache_logger_on_first_use=True,
     )
     root = logging.getLogger()
@@ -76,13 +80,16 @@ class _Lines:
     """Writes structlog's lines to a stream whose reader may go away: a line that cannot be written must not end what
     it tells of."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, kill_point: KillPoint | None) -> None:
         self._stream = stream
+        self._kill_point = kill_point
 
     def msg(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(line + "\n")
             self._stream.flush()
+        if self._kill_point is not None:
+            self._kill_point.line_written()
 
     debug = info = warning = error = critical = msg
 

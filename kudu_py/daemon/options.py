@@ -11,6 +11,7 @@ from typing import ClassVar, TypeVar
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import is_id
 from kudu_py.daemon.flags import FlagValue, Loaded, Request, check_fields, flag, load, refusal
+from kudu_py.daemon.kill_point import KillPoint, parse_kill_point
 from kudu_py.rpc.address import HostPort, parse_address, parse_addresses
 
 __all__ = ["CommonOptions", "FlagValue", "Loaded", "MasterOptions", "Request", "TabletServerOptions", "load_options"]
@@ -135,8 +136,18 @@ class CommonOptions:
         5_000, "After SIGTERM: how long calls under way may take before they are cut off.", group=_PROCESS, minimum=0
     )
 
+    fault_kill_on_event: str = flag(
+        "",
+        "For tests of crashes: the process kills itself after writing this event to its log; EVENT:N the Nth time.",
+        group=_PROCESS,
+    )
+
     def __post_init__(self) -> None:
         check_fields(self)
+        try:
+            parse_kill_point(self.fault_kill_on_event)
+        except KuduError as error:
+            raise refusal("fault_kill_on_event", error.message, self.fault_kill_on_event) from None
         if not self.fs_wal_dir.strip():
             raise refusal("fs_wal_dir", "must name a directory", self.fs_wal_dir)
         if self.expected_server_uuid and not is_id(self.expected_server_uuid):
@@ -159,6 +170,11 @@ class CommonOptions:
         """host:port to listen at; the port is the daemon's usual one if none is given."""
         given = self.rpc_bind_addresses or f"127.0.0.1:{self.rpc_port_default}"
         return str(self._address("rpc_bind_addresses", given))
+
+    @property
+    def kill_point(self) -> KillPoint | None:
+        """Where in its log the process is to end itself; None: nowhere."""
+        return parse_kill_point(self.fault_kill_on_event)
 
     @property
     def webserver_bind_address(self) -> HostPort:

@@ -171,7 +171,7 @@ def run_daemon(
     if loaded.request is Request.PRINT_CONFIG:
         print(config_text(loaded.values), end="")
         return EXIT_OK
-    logs.configure(form=options.log_format, level=options.log_level)
+    logs.configure(form=options.log_format, level=options.log_level, kill_point=options.kill_point)
     logs.set_process_fields(role=options.role)
     _tune()
     with asyncio.Runner(debug=False, loop_factory=_loop_factory(uvloop=options.use_uvloop)) as runner:

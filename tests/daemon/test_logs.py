@@ -9,7 +9,9 @@ import logging
 import pytest
 import structlog
 
+from kudu_py.common.errors import KuduError
 from kudu_py.daemon import logs
+from kudu_py.daemon.kill_point import KillPoint, parse_kill_point
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +83,23 @@ def test_a_reader_that_has_gone_away_does_no_harm():
     logs.configure(form="json", level="info", stream=Broken())
 
     structlog.get_logger().info("unheard")
+
+
+def test_the_process_ends_itself_right_after_the_chosen_line_was_written():
+    out, killed_after = io.StringIO(), []
+    point = KillPoint("step_done", 2, kill=lambda: killed_after.append(len(lines(out))))
+    logs.configure(form="json", level="info", stream=out, kill_point=point)
+
+    for event in ("step_done", "other", "step_done"):
+        assert killed_after == []
+        structlog.get_logger().info(event)
+
+    assert killed_after == [3]
+
+
+@pytest.mark.parametrize("text", ["a b", "step_done:", "step_done:0", "step_done:x", ":1"])
+def test_a_kill_point_that_is_no_event_is_refused(text):
+    with pytest.raises(KuduError, match="EVENT:N"):
+        parse_kill_point(text)
+    assert parse_kill_point("") is None
+    assert parse_kill_point("step_done:3") == KillPoint("step_done", 3)
