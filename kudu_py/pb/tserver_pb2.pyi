@@ -526,6 +526,8 @@ class TabletStatus(_message.Message):
     ROW_COUNT_FIELD_NUMBER: _builtins.int
     ON_DISK_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    SAFE_TIMESTAMP_FIELD_NUMBER: _builtins.int
+    TOMBSTONE_LAST_OP_ID_FIELD_NUMBER: _builtins.int
     tablet_id: _builtins.str
     table_id: _builtins.str
     table_name: _builtins.str
@@ -537,10 +539,16 @@ class TabletStatus(_message.Message):
     row_count: _builtins.int
     on_disk_bytes: _builtins.int
     memory_bytes: _builtins.int
+    safe_timestamp: _builtins.int
+    """Of a replica that runs: hybrid time up to which it has applied every write, and nothing will ever be written at or below it."""
     @_builtins.property
     def partition(self) -> _common_pb2.Partition: ...
     @_builtins.property
     def consensus_state(self) -> _consensus_pb2.ConsensusState: ...
+    @_builtins.property
+    def tombstone_last_op_id(self) -> _common_pb2.OpId:
+        """Of DELETED: the last entry its log held; absent if that is not known, and then it cannot vote."""
+
     def __init__(
         self,
         *,
@@ -556,10 +564,12 @@ class TabletStatus(_message.Message):
         row_count: _builtins.int = ...,
         on_disk_bytes: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
+        safe_timestamp: _builtins.int = ...,
+        tombstone_last_op_id: _common_pb2.OpId | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consensus_state", b"consensus_state", "partition", b"partition"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consensus_state", b"consensus_state", "partition", b"partition", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consensus_state", b"consensus_state", "data_state", b"data_state", "error", b"error", "memory_bytes", b"memory_bytes", "on_disk_bytes", b"on_disk_bytes", "partition", b"partition", "row_count", b"row_count", "schema_version", b"schema_version", "state", b"state", "table_id", b"table_id", "table_name", b"table_name", "tablet_id", b"tablet_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consensus_state", b"consensus_state", "data_state", b"data_state", "error", b"error", "memory_bytes", b"memory_bytes", "on_disk_bytes", b"on_disk_bytes", "partition", b"partition", "row_count", b"row_count", "safe_timestamp", b"safe_timestamp", "schema_version", b"schema_version", "state", b"state", "table_id", b"table_id", "table_name", b"table_name", "tablet_id", b"tablet_id", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -14,6 +14,7 @@ from kudu_py.common.key_encoding import encode_keys
 from kudu_py.common.predicate import Predicate
 from kudu_py.common.schema import Schema
 from kudu_py.common.wire import partition_to_pb, predicates_from_pb
+from kudu_py.consensus.codec import op_id_to_pb
 from kudu_py.env.clock import HybridClock
 from kudu_py.env.workers import Workers
 from kudu_py.pb import tserver_pb2
@@ -160,8 +161,9 @@ class TabletServerServicer(TabletServerServiceServicer):
                 )
             if status.state is ReplicaState.RUNNING:
                 message.consensus_state.CopyFrom(replica.consensus.consensus_state())
+                message.safe_timestamp = replica.consensus.safe_time
         for tombstone in self._manager.tombstones():
-            response.tablets.add(
+            message = response.tablets.add(
                 tablet_id=tombstone.tablet_id,
                 table_id=tombstone.table_id,
                 table_name=tombstone.table_name,
@@ -169,6 +171,8 @@ class TabletServerServicer(TabletServerServiceServicer):
                 state=tserver_pb2.STOPPED,
                 schema_version=tombstone.schema.version,
             )
+            if tombstone.tombstone_last_op_id is not None:
+                message.tombstone_last_op_id.CopyFrom(op_id_to_pb(tombstone.tombstone_last_op_id))
         return response
 
     async def GetServerClock(

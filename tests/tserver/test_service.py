@@ -275,7 +275,9 @@ def test_the_replicas_of_a_server_are_listed(simulate: Simulate, serving: Any):
             assert tablets[kept].state == tserver_pb2.RUNNING
             assert tablets[kept].row_count == 100
             assert tablets[kept].consensus_state.leader_uuid == servers.servers[0].uuid
+            assert tablets[kept].safe_timestamp > 0
             assert tablets[deleted].data_state == tserver_pb2.DELETED
+            assert tablets[deleted].tombstone_last_op_id.index >= 1
 
     simulate(main())
 
