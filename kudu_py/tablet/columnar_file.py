@@ -184,10 +184,6 @@ class ColumnarFile:
             self._verified[i][chunk] = True
         return column
 
-    def is_verified(self, chunks: I64, names: Sequence[str]) -> bool:
-        """Whether these columns of these chunks were read before."""
-        return all(self._verified[self._positions[name]].take(chunks).all() for name in names)
-
     def statistic(self, chunk: int, name: str) -> tuple[pa.Scalar, pa.Scalar, int]:
         """Smallest and largest value that is not null (null scalars if unknown) and the number of nulls."""
         i = self._positions[name]

@@ -156,11 +156,6 @@ class Tablet:
         return self._live_rows
 
     @property
-    def applied_op_id(self) -> OpId:
-        """The last operation given to `apply` or `alter_schema`, or the checkpoint's."""
-        return self._op_id
-
-    @property
     def applied_timestamp(self) -> HybridTime:
         """The timestamp of the last applied batch."""
         return HybridTime(self._timestamp)

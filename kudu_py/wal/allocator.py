@@ -90,6 +90,11 @@ class Allocator:
         self._ready, self._wanted_bytes = None, 0
         return ready
 
+    @property
+    def spare_room_bytes(self) -> int:
+        """What the next segment, if there is one already, has room for."""
+        return self._ready.room_bytes if self._ready is not None else 0
+
     def close(self) -> None:
         """Makes no more segments. A spare one stays on the disk for the next open."""
         self._is_closed = True

@@ -239,11 +239,13 @@ class Log:
 
     def has_room(self, payload_bytes: int) -> bool:
         """Whether entries that a leader sent may be taken: what `check_room` lets pass, and on a full disk what still
-        fits into the segment in use. Else a group without room could elect leaders, but not commit their first entry.
+        fits into the segment in use, or into the next one if that was made ready before. Else a group without room
+        could elect leaders, but not commit their first entry.
         """
         if self._allocator.is_full:
-            left = self._segments[-1].room_bytes - self._writer.queued_bytes if self._segments else 0
-            return payload_bytes + PAGE_BYTES <= left  # more than enough for what wraps the entries
+            wanted_bytes = payload_bytes + self._writer.queued_bytes + PAGE_BYTES  # more than enough for what wraps it
+            in_use_bytes = self._segments[-1].room_bytes if self._segments else 0
+            return wanted_bytes <= max(in_use_bytes, self._allocator.spare_room_bytes)
         try:
             self.check_room(payload_bytes)
         except KuduError:

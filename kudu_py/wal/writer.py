@@ -46,7 +46,7 @@ class Writer:
     Attributes:
         queued_bytes: payload accepted and not yet durable, the batch in flight included.
         is_failed: an error ended the log; nothing is durable any more that was not reported.
-        batches, bytes_written: since the log was opened, for metrics.
+        batches: since the log was opened, for metrics.
         in_flight_since: loop time at which the batch in flight was started; None if there is none.
         waiting_since: loop time at which the queue began to wait for a segment to write to; None if it does not.
     """
@@ -85,7 +85,6 @@ class Writer:
         self.waiting_since: float | None = None
         self.is_failed = False
         self.batches = 0
-        self.bytes_written = 0
 
     @property
     def queued_bytes(self) -> int:
@@ -219,7 +218,6 @@ class Writer:
             end_offset=segment.end_offset + batch.size_bytes,
         )
         self.batches += 1
-        self.bytes_written += batch.size_bytes
         if segment.end_offset * 2 > segment.size_bytes:
             self._allocator.prepare(batch_bytes(1, 0), is_urgent=False)
         self.start()  # reason 4

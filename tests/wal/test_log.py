@@ -645,6 +645,25 @@ def test_waiting_for_a_segment_shows_as_a_stall(simulate, rig, make_records):
     simulate(main())
 
 
+def test_on_a_full_disk_entries_are_taken_that_fit_into_the_segment_made_ready_before(simulate, rig, make_records):
+    async def main():
+        log = await rig.open()
+        log.append(make_records(1, 1, 1, 2500))  # more than half of the first segment: the next one is made ready
+        await asyncio.sleep(1)
+        rig.disk.inject(Fault(Operation.WRITE, errno.ENOSPC, path_contains="wal-", times=None))
+        log.append(make_records(1, 2, 2, 12_000))  # the next one would have to grow, for which there is no room
+        await asyncio.sleep(1)
+        assert log.waits_for_room
+        assert not log.has_room(2500)  # it would wait behind that one
+
+        log.truncate_after(1)
+
+        assert log.has_room(2500)
+        assert not log.has_room(12_000)
+
+    simulate(main())
+
+
 def test_a_full_disk_is_said_once_in_the_log_of_the_daemon_and_so_is_its_end(simulate, rig, make_records):
     async def main():
         log = await rig.open()
