@@ -9,7 +9,19 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId, TableId, TabletId, is_id, require_id
 from kudu_py.consensus import codec as consensus_codec
 from kudu_py.consensus.core.model import MemberType, RaftConfig, Role
-from kudu_py.master.catalog.entries import ClusterEntry, TableEntry, TableState, TabletEntry, TabletState
+from kudu_py.master.catalog.entries import (
+    ClusterEntry,
+    OperationEntry,
+    OperationId,
+    OperationKind,
+    OperationState,
+    TableEntry,
+    TableState,
+    TabletEntry,
+    TabletServerEntry,
+    TabletServerMode,
+    TabletState,
+)
 from kudu_py.master.catalog.report_ops import ReplicaState, ReportedReplica
 from kudu_py.master.catalog.table_ops import NewTable
 from kudu_py.master.ts_registry import Heartbeat, Registration, Report
@@ -28,6 +40,27 @@ _TABLET_STATE_TO_PB = {
     TabletState.DELETED: master_pb2.DELETED,
 }
 _TABLET_STATE_FROM_PB = {number: state for state, number in _TABLET_STATE_TO_PB.items()}
+_MODE_TO_PB = {
+    TabletServerMode.NORMAL: master_pb2.NORMAL,
+    TabletServerMode.MAINTENANCE: master_pb2.MAINTENANCE,
+    TabletServerMode.RETIRING: master_pb2.RETIRING,
+    TabletServerMode.RETIRED: master_pb2.RETIRED,
+}
+_MODE_FROM_PB = {number: mode for mode, number in _MODE_TO_PB.items()}
+_OPERATION_KIND_TO_PB = {
+    OperationKind.MOVE_REPLICA: master_pb2.MOVE_REPLICA,
+    OperationKind.CHANGE_VOTING_REPLICA_COUNT: master_pb2.CHANGE_VOTING_REPLICA_COUNT,
+    OperationKind.RETIRE_TABLET_SERVER: master_pb2.RETIRE_TABLET_SERVER,
+}
+_OPERATION_KIND_FROM_PB = {number: kind for kind, number in _OPERATION_KIND_TO_PB.items()}
+_OPERATION_STATE_TO_PB = {
+    OperationState.PENDING: master_pb2.Operation.PENDING,
+    OperationState.RUNNING: master_pb2.Operation.RUNNING,
+    OperationState.DONE: master_pb2.Operation.DONE,
+    OperationState.FAILED: master_pb2.Operation.FAILED,
+    OperationState.CANCELLED: master_pb2.Operation.CANCELLED,
+}
+_OPERATION_STATE_FROM_PB = {number: state for state, number in _OPERATION_STATE_TO_PB.items()}
 _ROLE_FROM_PB = {consensus_codec.role_to_pb(role): role for role in Role}
 _MEMBER_TYPE_TO_PB = {MemberType.VOTER: consensus_pb2.VOTER, MemberType.PRE_VOTER: consensus_pb2.PRE_VOTER}
 _REPLICA_STATE_FROM_PB = {
@@ -53,6 +86,26 @@ def tablet_state_to_pb(state: TabletState) -> master_pb2.CatalogTabletState.Valu
 def member_type_to_pb(member_type: MemberType) -> consensus_pb2.MemberType.ValueType:
     """A member type for the wire."""
     return _MEMBER_TYPE_TO_PB[member_type]
+
+
+def mode_to_pb(mode: TabletServerMode) -> master_pb2.TabletServerMode.ValueType:
+    """A tablet server's mode for the wire."""
+    return _MODE_TO_PB[mode]
+
+
+def mode_from_pb(number: int) -> TabletServerMode | None:
+    """A tablet server's mode from the wire; None: not one that is known."""
+    return _MODE_FROM_PB.get(number)  # type: ignore[call-overload, no-any-return]
+
+
+def operation_kind_to_pb(kind: OperationKind) -> master_pb2.OperationKind.ValueType:
+    """What a long operation does, for the wire."""
+    return _OPERATION_KIND_TO_PB[kind]
+
+
+def operation_state_to_pb(state: OperationState) -> master_pb2.Operation.State.ValueType:
+    """How far a long operation is, for the wire."""
+    return _OPERATION_STATE_TO_PB[state]
 
 
 def encode_table(entry: TableEntry) -> bytes:
@@ -104,6 +157,8 @@ def encode_tablet(entry: TabletEntry) -> bytes:
         config=consensus_codec.config_to_pb(entry.config),
         seen=entry.seen,
         note=entry.note,
+        wanted_voters=entry.wanted_voters,
+        changed_by_admin_micros=entry.changed_by_admin_micros,
     ).SerializeToString()
 
 
@@ -124,6 +179,8 @@ def decode_tablet(tablet_id: str, encoded: bytes) -> TabletEntry:
             config=consensus_codec.config_from_pb(message.config),
             seen=tuple(ServerId(uuid) for uuid in message.seen),
             note=message.note,
+            wanted_voters=message.wanted_voters,
+            changed_by_admin_micros=message.changed_by_admin_micros,
         )
 
 
@@ -140,6 +197,67 @@ def decode_cluster(encoded: bytes) -> ClusterEntry:
     with _naming("cluster"):
         message.ParseFromString(encoded)
         return ClusterEntry(message.cluster_id, message.created_micros)
+
+
+def encode_server(entry: TabletServerEntry) -> bytes:
+    """What was decided about a tablet server, for the sys catalog."""
+    return catalog_pb2.SysTabletServerEntry(
+        mode=_MODE_TO_PB[entry.mode], since_micros=entry.since_micros
+    ).SerializeToString()
+
+
+def decode_server(uuid: str, encoded: bytes) -> TabletServerEntry:
+    """What was decided about a tablet server, from the sys catalog; raises as the others."""
+    message = catalog_pb2.SysTabletServerEntry()
+    with _naming(f"tablet server {uuid}"):
+        message.ParseFromString(encoded)
+        return TabletServerEntry(
+            ServerId(require_id(uuid, "server uuid")), _MODE_FROM_PB[message.mode], message.since_micros
+        )
+
+
+def encode_operation(entry: OperationEntry) -> bytes:
+    """A long operation for the sys catalog."""
+    return catalog_pb2.SysOperationEntry(
+        kind=_OPERATION_KIND_TO_PB[entry.kind],
+        state=_OPERATION_STATE_TO_PB[entry.state],
+        tablet_id=entry.tablet_id or "",
+        table_id=entry.table_id or "",
+        from_ts_uuid=entry.from_ or "",
+        to_ts_uuid=entry.to or "",
+        ts_uuid=entry.server or "",
+        count=entry.count,
+        created_micros=entry.created_micros,
+        ended_micros=entry.ended_micros,
+        error=entry.error,
+        by_admin=entry.by_admin,
+        previous_wanted_voters={str(tablet_id): count for tablet_id, count in entry.previous_wanted_voters.items()},
+        previous_num_replicas=entry.previous_num_replicas,
+    ).SerializeToString(deterministic=True)
+
+
+def decode_operation(operation_id: str, encoded: bytes) -> OperationEntry:
+    """A long operation from the sys catalog; raises as the others."""
+    message = catalog_pb2.SysOperationEntry()
+    with _naming(f"operation {operation_id}"):
+        message.ParseFromString(encoded)
+        return OperationEntry(
+            operation_id=OperationId(require_id(operation_id, "operation id")),
+            kind=_OPERATION_KIND_FROM_PB[message.kind],
+            state=_OPERATION_STATE_FROM_PB[message.state],
+            tablet_id=TabletId(message.tablet_id) if message.tablet_id else None,
+            table_id=TableId(message.table_id) if message.table_id else None,
+            from_=ServerId(message.from_ts_uuid) if message.from_ts_uuid else None,
+            to=ServerId(message.to_ts_uuid) if message.to_ts_uuid else None,
+            server=ServerId(message.ts_uuid) if message.ts_uuid else None,
+            count=message.count,
+            by_admin=message.by_admin,
+            created_micros=message.created_micros,
+            ended_micros=message.ended_micros,
+            error=message.error,
+            previous_wanted_voters={TabletId(i): count for i, count in message.previous_wanted_voters.items()},
+            previous_num_replicas=message.previous_num_replicas,
+        )
 
 
 class _naming:

@@ -12,7 +12,7 @@ server.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from kudu_py.consensus.core.model import Role
 from kudu_py.consensus.raft_consensus import RaftConsensus
 from kudu_py.master import codec
 from kudu_py.master.catalog.change import CatalogChange
-from kudu_py.master.catalog.entries import ClusterEntry, TableEntry, TabletEntry
+from kudu_py.master.catalog.entries import ClusterEntry, OperationEntry, TableEntry, TabletEntry, TabletServerEntry
 from kudu_py.master.catalog.state import CatalogState
 from kudu_py.pb import catalog_pb2
 from kudu_py.tablet.scan_spec import ScanSpec
@@ -54,6 +54,8 @@ _UPKEEP_INTERVAL_S = 10.0
 _FLUSH_BYTES = 8 << 20
 _FLUSH_AGE_BYTES_MIN = 1 << 20
 _LOG_BYTES = 32 << 20
+_REMOVED_PARTS = 96
+"""The largest change that may be asked for has no more: see `CatalogOptions.change_bytes_max`."""
 _READ_SLICE_ROWS = 256
 """Entries decoded before the loop gets its turn: a new leader must go on sending heartbeats while it reads."""
 
@@ -72,28 +74,35 @@ def encode_change(change: CatalogChange) -> list[EncodedEntry]:
     entries.extend(EncodedEntry(catalog_pb2.TABLE, t.table_id, codec.encode_table(t)) for t in change.tables)
     if change.cluster is not None:
         entries.append(EncodedEntry(catalog_pb2.CLUSTER, _CLUSTER_ID, codec.encode_cluster(change.cluster)))
+    entries.extend(EncodedEntry(catalog_pb2.TABLET_SERVER, s.uuid, codec.encode_server(s)) for s in change.servers)
+    entries.extend(
+        EncodedEntry(catalog_pb2.OPERATION, o.operation_id, codec.encode_operation(o)) for o in change.operations
+    )
+    # An entry without content is one that is removed; no message that is kept is empty.
+    entries.extend(EncodedEntry(catalog_pb2.OPERATION, operation_id, b"") for operation_id in change.forgotten)
     return entries
 
 
 def rows_of(entries: Iterable[EncodedEntry]) -> RowBatch:
-    """One UPSERT per part of each entry."""
+    """One UPSERT per part of each entry; an entry without content is removed with all parts that it may have."""
     columns: tuple[list[object], ...] = ([], [], [], [], [])
+    operations: list[RowOperation] = []
     for entry in entries:
-        # An empty message (there is none now) would still need a row.
-        starts = range(0, max(1, len(entry.content)), MAX_CELL_BYTES)
+        starts = range(0, len(entry.content) or MAX_CELL_BYTES * _REMOVED_PARTS, MAX_CELL_BYTES)
         for part, start in enumerate(starts):
             row = (entry.entry_type, entry.entry_id, part, len(starts), entry.content[start : start + MAX_CELL_BYTES])
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
-    return _batch(columns, RowOperation.UPSERT)
+        operations += [RowOperation.UPSERT if entry.content else RowOperation.DELETE_IGNORE] * len(starts)
+    return _batch(columns, operations)
 
 
-def _batch(columns: tuple[list[object], ...], operation: RowOperation) -> RowBatch:
+def _batch(columns: tuple[list[object], ...], operations: Sequence[RowOperation]) -> RowBatch:
     rows = pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, SYS_CATALOG_SCHEMA.arrow, strict=True)],
         schema=pa.schema([field.with_nullable(True) for field in SYS_CATALOG_SCHEMA.arrow]),
     )
-    return RowBatch(SYS_CATALOG_SCHEMA, np.full(rows.num_rows, operation, np.uint8), rows, (0, 1, 2, 3, 4))
+    return RowBatch(SYS_CATALOG_SCHEMA, np.array(operations, np.uint8), rows, (0, 1, 2, 3, 4))
 
 
 class EntryReader:
@@ -137,6 +146,8 @@ class StateReader:
         self._cluster: ClusterEntry | None = None
         self._tables: list[TableEntry] = []
         self._tablets: list[TabletEntry] = []
+        self._servers: list[TabletServerEntry] = []
+        self._operations: list[OperationEntry] = []
 
     def add(self, entries: Iterable[EncodedEntry]) -> None:
         """Decodes some entries.
@@ -151,6 +162,10 @@ class StateReader:
                 self._tablets.append(codec.decode_tablet(entry.entry_id, entry.content))
             elif entry.entry_type == catalog_pb2.CLUSTER:
                 self._cluster = codec.decode_cluster(entry.content)
+            elif entry.entry_type == catalog_pb2.TABLET_SERVER:
+                self._servers.append(codec.decode_server(entry.entry_id, entry.content))
+            elif entry.entry_type == catalog_pb2.OPERATION:
+                self._operations.append(codec.decode_operation(entry.entry_id, entry.content))
             else:
                 raise KuduError(
                     ErrorCode.NOT_SUPPORTED,
@@ -160,7 +175,7 @@ class StateReader:
 
     def state(self) -> CatalogState:
         """All of them together."""
-        return CatalogState.build(self._cluster, self._tables, self._tablets)
+        return CatalogState.build(self._cluster, self._tables, self._tablets, self._servers, self._operations)
 
 
 class SysCatalog:
@@ -251,7 +266,7 @@ class SysCatalog:
         By a write of its own that changes nothing: entries are decided in the order of the log.
         """
         nothing: tuple[list[object], ...] = ([0], [""], [0], [0], [b""])
-        await self._replica().write_batch(_batch(nothing, RowOperation.DELETE_IGNORE))
+        await self._replica().write_batch(_batch(nothing, [RowOperation.DELETE_IGNORE]))
 
     async def keep_up(self) -> None:
         """Until cancelled: checkpoints and compacts the replica, leader or not, so that log and history stay small."""

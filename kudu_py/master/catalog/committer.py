@@ -2,8 +2,8 @@
 
 Every operation goes through these steps (seed 004, "Ensure strict ordering for all state changes"):
 
-1. Take the locks it names: table names, then tables, then tablets, each kind in the order of the keys. One order for
-all, so that
+1. Take the locks it names: table names, then tables, then tablets, then tablet servers, each kind in the order of the
+keys. One order for all, so that
    no two operations wait for each other. A *name* is locked while a table of that name is created: two creations of one
    name must not both find it free.
 2. Plan on the published snapshot. A planner is a pure function; it cannot reach the published maps, so nothing
@@ -64,6 +64,8 @@ class LockKind(IntEnum):
     NAME = 0
     TABLE = 1
     TABLET = 2
+    SERVER = 3
+    OPERATION = 4
 
 
 class LockKey(NamedTuple):

@@ -1,4 +1,4 @@
-"""Table and tablet records, their states and legal transitions.
+"""Records of tables, tablets, tablet servers and long operations, their states and legal transitions.
 
 Entries are never removed: a deleted table stays as REMOVED, its tablets as DELETED. So "no record exists" always means
 "not of this cluster", and a replica without a record is left alone instead of deleted (seed 004, appendix A).
@@ -6,13 +6,17 @@ Entries are never removed: a deleted table stays as REMOVED, its tablets as DELE
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, unique
+from typing import NewType
 
 from kudu_py.common.ids import ServerId, TableId, TabletId
 from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.schema import Schema
 from kudu_py.consensus.core.model import RaftConfig
+
+OperationId = NewType("OperationId", str)
 
 
 @unique
@@ -38,6 +42,44 @@ class TabletState(Enum):
     """Final. Another tablet took its place."""
     DELETED = "DELETED"
     """Final."""
+
+
+@unique
+class TabletServerMode(Enum):
+    """What an operator decided about a tablet server."""
+
+    NORMAL = "NORMAL"
+    MAINTENANCE = "MAINTENANCE"
+    """Expected to be away: its replicas are not replaced, and it gets no new ones."""
+    RETIRING = "RETIRING"
+    """Its replicas are being moved away; it gets no new ones."""
+    RETIRED = "RETIRED"
+    """No tablet has a replica there, and none will."""
+
+
+@unique
+class OperationKind(Enum):
+    """What a long operation does."""
+
+    MOVE_REPLICA = "MOVE_REPLICA"
+    CHANGE_VOTING_REPLICA_COUNT = "CHANGE_VOTING_REPLICA_COUNT"
+    RETIRE_TABLET_SERVER = "RETIRE_TABLET_SERVER"
+
+
+@unique
+class OperationState(Enum):
+    """How far a long operation is. RUNNING is never stored: it is told from PENDING by reports."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended."""
+        return self in (OperationState.DONE, OperationState.FAILED, OperationState.CANCELLED)
 
 
 _TABLE_TRANSITIONS = frozenset(
@@ -106,6 +148,9 @@ class TabletEntry:
             server that lost a replica in which it voted must not begin anew with an empty log and no memory of its
             vote.
         note: why it is in its state; for people.
+        wanted_voters: how many voters it is meant to have; 0: as many as the table says.
+        changed_by_admin_micros: wall time of an administrator's last change of its members; the rebalancer leaves it
+            alone for a while after.
     """
 
     tablet_id: TabletId
@@ -115,6 +160,8 @@ class TabletEntry:
     config: RaftConfig
     seen: tuple[ServerId, ...] = ()
     note: str = ""
+    wanted_voters: int = 0
+    changed_by_admin_micros: int = 0
 
     @property
     def is_live(self) -> bool:
@@ -133,3 +180,56 @@ class ClusterEntry:
 
     cluster_id: str
     created_micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class TabletServerEntry:
+    """What an operator decided about a tablet server; one without an entry is NORMAL."""
+
+    uuid: ServerId
+    mode: TabletServerMode
+    since_micros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEntry:
+    """A long operation: what is wanted. How far it is, is derived from reports.
+
+    Attributes:
+        state: PENDING until it has ended, however far it is.
+        tablet_id, from_, to: of MOVE_REPLICA; `tablet_id` or `table_id` of CHANGE_VOTING_REPLICA_COUNT.
+        server: of RETIRE_TABLET_SERVER.
+        count: of CHANGE_VOTING_REPLICA_COUNT.
+        by_admin: asked for by an administrator, not by the rebalancer.
+        created_micros, ended_micros: wall time; 0: not ended.
+        error: why it failed; for people.
+        previous_wanted_voters, previous_num_replicas: what CHANGE_VOTING_REPLICA_COUNT found when it began, put back if
+            it is cancelled.
+    """
+
+    operation_id: OperationId
+    kind: OperationKind
+    state: OperationState = OperationState.PENDING
+    tablet_id: TabletId | None = None
+    table_id: TableId | None = None
+    from_: ServerId | None = None
+    to: ServerId | None = None
+    server: ServerId | None = None
+    count: int = 0
+    by_admin: bool = True
+    created_micros: int = 0
+    ended_micros: int = 0
+    error: str = ""
+    previous_wanted_voters: Mapping[TabletId, int] = field(default_factory=dict)
+    previous_num_replicas: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return not self.state.is_final
+
+    def ended(self, state: OperationState, *, now_micros: int, error: str = "") -> OperationEntry:
+        """The same operation at its end."""
+        assert self.is_open, (self.operation_id, self.state)
+        assert state.is_final, state
+        return replace(self, state=state, ended_micros=now_micros, error=error)

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId, TableId, TabletId
 from kudu_py.master.catalog.change import CatalogChange
-from kudu_py.master.catalog.entries import ClusterEntry, TableEntry, TabletEntry
+from kudu_py.master.catalog.entries import (
+    ClusterEntry,
+    OperationEntry,
+    OperationId,
+    OperationKind,
+    TableEntry,
+    TabletEntry,
+    TabletServerEntry,
+    TabletServerMode,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,9 @@ class CatalogState:
         tablets_by_table: live tablets of each live table, in partition order.
         replica_counts: live tablets by member of their config; servers with none are absent. The load that placement
             looks at.
+        servers: what operators decided about tablet servers; those never decided about are absent.
+        operations: long ones, ended ones included until they are forgotten.
+        open_operations: those that have not ended, in the order in which they began.
     """
 
     cluster: ClusterEntry | None = None
@@ -36,13 +48,21 @@ class CatalogState:
     ids_by_name: Mapping[str, TableId] = field(default_factory=dict)
     tablets_by_table: Mapping[TableId, tuple[TabletId, ...]] = field(default_factory=dict)
     replica_counts: Mapping[ServerId, int] = field(default_factory=dict)
+    servers: Mapping[ServerId, TabletServerEntry] = field(default_factory=dict)
+    operations: Mapping[OperationId, OperationEntry] = field(default_factory=dict)
+    open_operations: tuple[OperationEntry, ...] = ()
 
     @classmethod
     def build(
-        cls, cluster: ClusterEntry | None, tables: Iterable[TableEntry], tablets: Iterable[TabletEntry]
+        cls,
+        cluster: ClusterEntry | None,
+        tables: Iterable[TableEntry],
+        tablets: Iterable[TabletEntry],
+        servers: Iterable[TabletServerEntry] = (),
+        operations: Iterable[OperationEntry] = (),
     ) -> CatalogState:
         """The state that holds these records."""
-        return cls().applying(CatalogChange(tuple(tablets), tuple(tables), cluster))
+        return cls().applying(CatalogChange(tuple(tablets), tuple(tables), cluster, tuple(servers), tuple(operations)))
 
     def applying(self, change: CatalogChange) -> CatalogState:
         """The state after `change`; this one stays as it is.
@@ -90,7 +110,67 @@ class CatalogState:
                 by_table[table_id] = tuple(ids)
             else:
                 assert not ids, f"table {table_id} is removed but tablet {ids[0]} lives"
-        return CatalogState(change.cluster or self.cluster, tables, tablets, by_name, by_table, counts)
+        servers = self.servers
+        if change.servers:
+            servers = {**servers, **{server.uuid: server for server in change.servers}}
+        operations, still_open = self.operations, self.open_operations
+        if change.operations or change.forgotten:
+            operations = {**operations, **{operation.operation_id: operation for operation in change.operations}}
+            for operation_id in change.forgotten:
+                del operations[operation_id]
+            still_open = tuple(
+                sorted(
+                    (operation for operation in operations.values() if operation.is_open),
+                    key=lambda operation: (operation.created_micros, operation.operation_id),
+                )
+            )
+        return CatalogState(
+            change.cluster or self.cluster,
+            tables,
+            tablets,
+            by_name,
+            by_table,
+            counts,
+            servers,
+            operations,
+            still_open,
+        )
+
+    def mode_of(self, server: ServerId) -> TabletServerMode:
+        """What an operator decided about a tablet server."""
+        entry = self.servers.get(server)
+        return TabletServerMode.NORMAL if entry is None else entry.mode
+
+    def wanted_voters(self, tablet: TabletEntry) -> int:
+        """How many voters a tablet is meant to have."""
+        return tablet.wanted_voters or self.tables[tablet.table_id].num_replicas
+
+    def move_of(self, tablet_id: TabletId) -> OperationEntry | None:
+        """The open MOVE_REPLICA of a tablet; there is one at most."""
+        return next(
+            (
+                operation
+                for operation in self.open_operations
+                if operation.tablet_id == tablet_id and operation.kind is OperationKind.MOVE_REPLICA
+            ),
+            None,
+        )
+
+    def tablet(self, tablet_id: str) -> TabletEntry:
+        """The live tablet of this id.
+
+        Raises:
+            KuduError: TABLET_NOT_FOUND that names it, saying what became of it.
+        """
+        entry = self.tablets.get(TabletId(tablet_id))
+        if entry is None or not entry.is_live:
+            was = "" if entry is None else f" (it is {entry.state.value}: {entry.note})"
+            raise KuduError(
+                ErrorCode.TABLET_NOT_FOUND,
+                f"there is no tablet {tablet_id[:64]!r}{was}",
+                details={"tablet_id": tablet_id[:64]},
+            )
+        return entry
 
     def table_by_name(self, name: str) -> TableEntry:
         """The live table of this name.
