@@ -1,9 +1,10 @@
-"""`refusal`: the error that an operation or a call ends in."""
+"""`refusal` and `refusal_of`: the error that an operation or a call ends in."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
+import grpc
 import grpc.aio
 
 from kudu_py.common.errors import KuduError
@@ -22,4 +23,13 @@ async def refusal(work: Awaitable[object]) -> KuduError:
         return from_rpc_error(error)
     except KuduError as error:
         return error
+    raise AssertionError(f"it was not refused: {answer!r}")
+
+
+def refusal_of(call: Callable[[], object]) -> KuduError:
+    """The same of a blocking call to a server."""
+    try:
+        answer = call()
+    except grpc.RpcError as error:
+        return from_rpc_error(error)
     raise AssertionError(f"it was not refused: {answer!r}")

@@ -40,13 +40,29 @@ class WriteWorkload:
         upserted: the last acknowledged value by key.
         errors: what reached the caller; must stay empty.
         longest_pause_s: the longest time between two acknowledgements.
+        acknowledged_at: monotonic seconds and number of rows of every acknowledged round.
     """
 
-    def __init__(self, masters: str, table: str, *, first_key: int = FIRST_INSERTED_KEY, round_rows: int = 40) -> None:
+    def __init__(
+        self,
+        masters: str,
+        table: str,
+        *,
+        first_key: int = FIRST_INSERTED_KEY,
+        round_rows: int = 40,
+        pause_s: float = 0.0,
+    ) -> None:
+        """A writer that has not begun.
+
+        Args:
+            round_rows: inserts of a round.
+            pause_s: between rounds; 0: as fast as it gets answers.
+        """
         self._masters = masters
         self._table = table
         self._next = first_key
         self._round_rows = round_rows
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="workload", daemon=True)
         self.inserted: dict[int, int] = {}
@@ -54,6 +70,7 @@ class WriteWorkload:
         self.errors: list[str] = []
         self.longest_pause_s = 0.0
         self.rounds = 0
+        self.acknowledged_at: list[tuple[float, int]] = []
 
     def __enter__(self) -> WriteWorkload:
         self._thread.start()
@@ -73,6 +90,15 @@ class WriteWorkload:
             lambda: self.rounds >= wanted or self.errors or not self._thread.is_alive(), "writes to go on", timeout_s
         )
         assert not self.errors, self.errors
+
+    def rows_per_s(self, begin: float, end: float, window_s: float) -> list[float]:
+        """Acknowledged rows per second in each whole window of this length between two monotonic times."""
+        counts = [0] * int((end - begin) / window_s)
+        for at, rows in list(self.acknowledged_at):
+            window = int((at - begin) / window_s)
+            if at >= begin and window < len(counts):
+                counts[window] += rows
+        return [count / window_s for count in counts]
 
     def check(self, client: Client) -> int:
         """Compares the table with what was acknowledged, after the writer ended; the number of rows.
@@ -105,6 +131,7 @@ class WriteWorkload:
                     now = time.monotonic()
                     self.longest_pause_s = max(self.longest_pause_s, now - acknowledged_at)
                     acknowledged_at = now
+                    self._stop.wait(self._pause_s)
         except Exception as error:
             self.errors.append(f"{type(error).__name__}: {error}")
 
@@ -128,4 +155,5 @@ class WriteWorkload:
             return
         self.inserted |= inserts
         self.upserted |= upserts
+        self.acknowledged_at.append((time.monotonic(), len(inserts) + len(upserts)))
         self.rounds += 1

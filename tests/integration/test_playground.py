@@ -195,6 +195,16 @@ def test_print_config_shows_each_value_and_where_it_came_from(tmp_path):
 # -- stop, start, restart --------------------------------------------------------------------------------------------
 
 
+def test_a_daemon_that_runs_is_restarted_with_more_flags_and_not_started_twice(cluster):
+    before = cluster.daemon("tserver-3")
+    cluster.restart("tserver-3", "--log_level=debug")
+    after = cluster.daemon("tserver-3")
+    assert after.argv == (*before.argv, "--log_level=debug")
+    assert not os.path.exists(f"/proc/{before.pid}")
+    assert cluster.is_running("tserver-3")
+    cluster.wait_healthy()
+
+
 def test_a_playground_comes_back_with_its_data_and_addresses_and_says_who_died(tmp_path):
     held = []
     for port in (7050, 7051, 8050, 8051):
