@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -200,7 +201,8 @@ def test_a_daemon_that_runs_is_restarted_with_more_flags_and_not_started_twice(c
     cluster.restart("tserver-3", "--log_level=debug")
     after = cluster.daemon("tserver-3")
     assert after.argv == (*before.argv, "--log_level=debug")
-    assert not os.path.exists(f"/proc/{before.pid}")
+    commands = [path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert len([each for each in commands if f"--fs_wal_dir={before.dir}".encode() in each]) == 1
     assert cluster.is_running("tserver-3")
     cluster.wait_healthy()
 
