@@ -108,6 +108,7 @@ class Superblock(_message.Message):
     RETAINED_RESULTS_FIELD_NUMBER: _builtins.int
     QUARANTINE_DIRECTORY_FIELD_NUMBER: _builtins.int
     COPY_SOURCE_UUID_FIELD_NUMBER: _builtins.int
+    IS_FORGOTTEN_FIELD_NUMBER: _builtins.int
     tablet_id: _builtins.str
     table_id: _builtins.str
     table_name: _builtins.str
@@ -115,9 +116,13 @@ class Superblock(_message.Message):
     checkpoint_timestamp: _builtins.int
     """Hybrid time of that entry."""
     quarantine_directory: _builtins.str
-    """Of DELETED, until the deletion has gone through: the directory below quarantine/ that log and rows are moved to."""
+    """Below quarantine/. Of DELETED: where its log and rows were moved to, if they were not removed. Of COPYING: where they are
+    gathered, and go back to if the copy fails.
+    """
     copy_source_uuid: _builtins.str
     """Of COPYING: where it is copied from."""
+    is_forgotten: _builtins.bool
+    """Of DELETED: it is to be forgotten, consensus metadata and this file included."""
     @_builtins.property
     def schema(self) -> _common_pb2.Schema: ...
     @_builtins.property
@@ -157,10 +162,11 @@ class Superblock(_message.Message):
         retained_results: Global___RetainedResults | None = ...,
         quarantine_directory: _builtins.str = ...,
         copy_source_uuid: _builtins.str = ...,
+        is_forgotten: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "partition", b"partition", "partition_schema", b"partition_schema", "retained_results", b"retained_results", "row_records", b"row_records", "schema", b"schema", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "checkpoint_timestamp", b"checkpoint_timestamp", "copy_source_uuid", b"copy_source_uuid", "data_state", b"data_state", "partition", b"partition", "partition_schema", b"partition_schema", "quarantine_directory", b"quarantine_directory", "retained_results", b"retained_results", "row_records", b"row_records", "schema", b"schema", "table_id", b"table_id", "table_name", b"table_name", "tablet_id", b"tablet_id", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_op_id", b"checkpoint_op_id", "checkpoint_timestamp", b"checkpoint_timestamp", "copy_source_uuid", b"copy_source_uuid", "data_state", b"data_state", "is_forgotten", b"is_forgotten", "partition", b"partition", "partition_schema", b"partition_schema", "quarantine_directory", b"quarantine_directory", "retained_results", b"retained_results", "row_records", b"row_records", "schema", b"schema", "table_id", b"table_id", "table_name", b"table_name", "tablet_id", b"tablet_id", "tombstone_last_op_id", b"tombstone_last_op_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

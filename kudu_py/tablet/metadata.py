@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.hybrid_time import HybridTime
-from kudu_py.common.ids import TabletId
+from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import MIN_OP_ID, OpId
 from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.schema import Schema
@@ -83,6 +83,10 @@ class Superblock:
         checkpoint_timestamp: of that entry; 0 with MIN_OP_ID.
         rows: the files of the rows.
         retained: what retried writes are answered from, as of the checkpoint.
+        quarantine: name of the directory below quarantine/ that log and rows go to when DELETED, or are gathered in
+            while COPYING; empty if there is none.
+        copy_source: while COPYING, the server they come from.
+        is_forgotten: when DELETED, that term and vote and this superblock are to go as well.
     """
 
     tablet_id: TabletId
@@ -97,17 +101,44 @@ class Superblock:
     checkpoint_timestamp: HybridTime = NO_TIME
     rows: TabletRecords = NO_ROWS
     retained: RetainedSnapshot = EMPTY_SNAPSHOT
+    quarantine: str = ""
+    copy_source: ServerId | None = None
+    is_forgotten: bool = False
 
-    def as_tombstone(self, last_op_id: OpId | None) -> Superblock:
+    @staticmethod
+    def unknown(tablet_id: TabletId, data_state: DataState) -> Superblock:
+        """Of a replica of which nothing but the tablet's id is known: its first copy has not brought more yet, or its
+        superblock cannot be read.
+        """
+        return Superblock(
+            tablet_id=tablet_id,
+            table_id="",
+            table_name="",
+            schema=Schema((), 0),
+            partition_schema=PartitionSchema(),
+            partition=Partition((), b"", b""),
+            data_state=data_state,
+        )
+
+    def as_tombstone(self, last_op_id: OpId | None, quarantine: str = "") -> Superblock:
         """What stays when the replica is deleted: its identity and the end of its log, no files."""
         return replace(
+            self._without_files(), data_state=DataState.DELETED, tombstone_last_op_id=last_op_id, quarantine=quarantine
+        )
+
+    def as_copying(self, source: ServerId, quarantine: str) -> Superblock:
+        """A tombstone that is being copied to: what it remembers stays, in case the copy fails."""
+        assert self.data_state is DataState.DELETED, self.data_state
+        return replace(self, data_state=DataState.COPYING, quarantine=quarantine, copy_source=source)
+
+    def _without_files(self) -> Superblock:
+        return replace(
             self,
-            data_state=DataState.DELETED,
-            tombstone_last_op_id=last_op_id,
             checkpoint=MIN_OP_ID,
             checkpoint_timestamp=NO_TIME,
             rows=NO_ROWS,
             retained=EMPTY_SNAPSHOT,
+            copy_source=None,
         )
 
 
@@ -117,7 +148,7 @@ def write(disk: Disk, path: str, superblock: Superblock) -> None:
     Raises:
         OSError: whether the old or the new one holds is not known before a restart; fatal for the process.
     """
-    atomic_file.replace(disk, path, _to_pb(superblock).SerializeToString())
+    atomic_file.replace(disk, path, to_pb(superblock).SerializeToString())
 
 
 def read(disk: Disk, path: str, tablet_id: TabletId) -> Superblock:
@@ -136,10 +167,11 @@ def read(disk: Disk, path: str, tablet_id: TabletId) -> Superblock:
         raise _corruption(path, f"it is the superblock of tablet {message.tablet_id[:64]!r}")
     if message.data_state not in _STATE_FROM_PB:
         raise _corruption(path, f"its data state is {message.data_state}, which this version does not know")
-    return _from_pb(message)
+    return from_pb(message)
 
 
-def _to_pb(superblock: Superblock) -> storage_pb2.Superblock:
+def to_pb(superblock: Superblock) -> storage_pb2.Superblock:
+    """For the file, and for a server that copies the replica."""
     message = storage_pb2.Superblock(
         tablet_id=superblock.tablet_id,
         table_id=superblock.table_id,
@@ -152,13 +184,21 @@ def _to_pb(superblock: Superblock) -> storage_pb2.Superblock:
         checkpoint_timestamp=superblock.checkpoint_timestamp,
         row_records=_rows_to_pb(superblock.rows),
         retained_results=superblock.retained.to_pb(),
+        quarantine_directory=superblock.quarantine,
+        copy_source_uuid=superblock.copy_source or "",
+        is_forgotten=superblock.is_forgotten,
     )
     if superblock.tombstone_last_op_id is not None:
         message.tombstone_last_op_id.CopyFrom(op_id_to_pb(superblock.tombstone_last_op_id))
     return message
 
 
-def _from_pb(message: storage_pb2.Superblock) -> Superblock:
+def from_pb(message: storage_pb2.Superblock) -> Superblock:
+    """From the file, or from the server that is copied from.
+
+    Raises:
+        KuduError: its schema or partition is none.
+    """
     return Superblock(
         tablet_id=TabletId(message.tablet_id),
         table_id=message.table_id,
@@ -174,6 +214,9 @@ def _from_pb(message: storage_pb2.Superblock) -> Superblock:
         checkpoint_timestamp=HybridTime(message.checkpoint_timestamp),
         rows=_rows_from_pb(message.row_records),
         retained=RetainedSnapshot.from_pb(message.retained_results),
+        quarantine=message.quarantine_directory,
+        copy_source=ServerId(message.copy_source_uuid) or None,
+        is_forgotten=message.is_forgotten,
     )
 
 

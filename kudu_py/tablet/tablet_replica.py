@@ -29,7 +29,6 @@ from kudu_py.common.futures import settle
 from kudu_py.common.hybrid_time import HybridTime, physical_micros
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import OpId
-from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.row_batch import RowBatch
 from kudu_py.common.schema import Schema
 from kudu_py.common.wire import schema_from_pb
@@ -118,16 +117,7 @@ class TabletReplica:
     @staticmethod
     def unreadable(context: ServerContext, tablet_id: TabletId, error: KuduError) -> TabletReplica:
         """A FAILED replica whose superblock cannot be read, so that nothing but its id and the reason is known."""
-        nothing = Superblock(
-            tablet_id=tablet_id,
-            table_id="",
-            table_name="",
-            schema=Schema((), 0),
-            partition_schema=PartitionSchema(),
-            partition=Partition((), b"", b""),
-            data_state=DataState.READY,
-        )
-        replica = TabletReplica(context, nothing)
+        replica = TabletReplica(context, Superblock.unknown(tablet_id, DataState.READY))
         replica.state, replica.error = ReplicaState.FAILED, error
         _log.error("replica_failed", tablet=tablet_id, error=str(error))
         return replica
