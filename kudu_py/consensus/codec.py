@@ -43,7 +43,11 @@ def config_to_pb(config: RaftConfig) -> consensus_pb2.RaftConfig:
         config_index=config.config_index,
         members=[
             consensus_pb2.Member(
-                uuid=member.uuid, member_type=_MEMBER_TYPE_TO_PB[member.member_type], address=member.address
+                uuid=member.uuid,
+                member_type=_MEMBER_TYPE_TO_PB[member.member_type],
+                address=member.address,
+                promote=member.promote,
+                replace=member.replace,
             )
             for member in config.members
         ],
@@ -68,7 +72,7 @@ def config_from_pb(message: consensus_pb2.RaftConfig, *, config_index: int | Non
                 ErrorCode.INVALID_CONFIG,
                 f"member {member.uuid[:64]!r} of type {member.member_type} is not one that a config can have",
             )
-        members.append(Member(ServerId(member.uuid), member_type, member.address))
+        members.append(Member(ServerId(member.uuid), member_type, member.address, member.promote, member.replace))
     members.sort(key=lambda member: member.uuid)
     if len({member.uuid for member in members}) != len(members):
         raise KuduError(ErrorCode.INVALID_CONFIG, f"a server is a member twice in {[m.uuid for m in members]}")

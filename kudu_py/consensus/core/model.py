@@ -32,11 +32,19 @@ class MemberType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One replica of a group. `address` is the RPC address it was last known at; opaque to the machine."""
+    """One replica of a group.
+
+    Attributes:
+        address: the RPC address it was last known at; opaque to the machine.
+        promote: of a PRE_VOTER: the leader makes it a VOTER once it has caught up.
+        replace: the masters remove it as soon as enough other voters are there; opaque to the machine.
+    """
 
     uuid: ServerId
     member_type: MemberType
     address: str = ""
+    promote: bool = False
+    replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
