@@ -1,9 +1,11 @@
 """Which servers should host a new replica.
 
 Each replica goes to the less loaded of two servers drawn at random ("the power of two choices", upstream's placement
-too): loads stay close without the herd that "always the least loaded" sends to a new, empty server. The draw is among
-the servers that share the fewest fault domains with replicas already placed: first the domain the operator named, then
-the host, since processes on one host fail together. Sharing is accepted where there is no other way.
+too): loads stay close without the herd that "always the least loaded" sends to a new, empty server. A server's load is
+how many replicas of the same table it has, and only then how many in all: rows of one table tend to be hot together.
+The draw is among the servers that share the fewest fault domains with replicas already placed: first the domain the
+operator named, then the host, since processes on one host fail together. Sharing is accepted where there is no other
+way.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.common.ids import RandomBits, ServerId
+from kudu_py.common.ids import RandomBits, ServerId, TableId
+from kudu_py.master.catalog.state import CatalogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,62 +39,106 @@ class Candidate:
         """The address without its port."""
         return self.address.rpartition(":")[0]
 
+    @property
+    def domain(self) -> str:
+        """What fails as one with it: the domain that the operator named, or else the host."""
+        return self.fault_domain or self.host
+
+
+class _Seat(NamedTuple):
+    """A candidate with what is asked of it most often."""
+
+    candidate: Candidate
+    domain: str
+    host: str
+
 
 class Placer:
     """Chooses servers for the replicas of one change; counts what it has placed towards the next choice.
 
     Args:
-        candidates: live servers.
+        candidates: servers that may take replicas: live, and neither in maintenance nor on their way out.
         loads: replicas by server; absent means none.
+        table_loads: the same for single tables; absent means none.
     """
 
-    def __init__(self, candidates: Iterable[Candidate], *, loads: Mapping[ServerId, int], rng: RandomBits) -> None:
+    def __init__(
+        self,
+        candidates: Iterable[Candidate],
+        *,
+        loads: Mapping[ServerId, int],
+        rng: RandomBits,
+        table_loads: Mapping[TableId, Mapping[ServerId, int]] | None = None,
+    ) -> None:
         # In the order of uuids, so that a seed gives the same choice whatever order the servers came in.
-        self._candidates = [(c, c.host) for c in sorted(candidates, key=lambda c: c.uuid)]
-        self._loads = dict(loads)
+        self._seats = [_Seat(c, c.domain, c.host) for c in sorted(candidates, key=lambda c: c.uuid)]
+        self._loads = Counter(loads)
+        self._table_loads = {table_id: Counter(of_table) for table_id, of_table in (table_loads or {}).items()}
         self._rng = rng
 
-    def choose(self, count: int, *, existing: Sequence[Candidate] = ()) -> list[Candidate]:
+    @classmethod
+    def over(
+        cls, state: CatalogState, candidates: Iterable[Candidate], *, rng: RandomBits, tables: Iterable[TableId] = ()
+    ) -> Placer:
+        """A placer that knows the loads of `state`, and those of `tables` one by one."""
+        table_loads = {
+            table_id: Counter(m.uuid for tablet in state.tablets_of(table_id) for m in tablet.config.members)
+            for table_id in tables
+        }
+        return cls(candidates, loads=state.replica_counts, table_loads=table_loads, rng=rng)
+
+    def choose(
+        self, count: int, *, table_id: TableId | None = None, existing: Sequence[Candidate] = ()
+    ) -> list[Candidate]:
         """`count` distinct servers for replicas of one tablet, which has some on `existing` already.
+
+        Args:
+            table_id: of the tablet's table, whose replicas are to be spread; None: only the sum counts.
+            existing: servers with a replica, whether they may take others or not: their domains are avoided.
 
         Raises:
             KuduError: REPLICATION_FACTOR_TOO_HIGH if there are too few.
         """
         taken = {candidate.uuid for candidate in existing}
-        left = [pair for pair in self._candidates if pair[0].uuid not in taken]
+        left = [seat for seat in self._seats if seat.candidate.uuid not in taken]
         if len(left) < count:
             raise KuduError(
                 ErrorCode.REPLICATION_FACTOR_TOO_HIGH,
                 f"the tablet needs {counted(count, 'more tablet server')}; {len(left)} live without a replica of it",
             )
-        domains = Counter(candidate.fault_domain for candidate in existing if candidate.fault_domain)
+        of_table = self._table_loads.setdefault(table_id, Counter()) if table_id is not None else Counter[ServerId]()
+        domains = Counter(candidate.domain for candidate in existing)
         hosts = Counter(candidate.host for candidate in existing)
         chosen = []
         for _ in range(count):
-            winner = self._choose_one(left, domains, hosts)
+            winner = self._choose_one(_apart(left, domains, hosts), of_table)
             left.remove(winner)
-            candidate, host = winner
-            domains.update([candidate.fault_domain] if candidate.fault_domain else [])
-            hosts[host] += 1
-            self._loads[candidate.uuid] = self._loads.get(candidate.uuid, 0) + 1
-            chosen.append(candidate)
+            domains[winner.domain] += 1
+            hosts[winner.host] += 1
+            of_table[winner.candidate.uuid] += 1
+            self._loads[winner.candidate.uuid] += 1
+            chosen.append(winner.candidate)
         return chosen
 
-    def _choose_one(
-        self, left: list[tuple[Candidate, str]], domains: Counter[str], hosts: Counter[str]
-    ) -> tuple[Candidate, str]:
-        apart = left
-        if hosts:
-            sharing = [(domains.get(candidate.fault_domain, 0), hosts.get(host, 0)) for candidate, host in left]
-            least = min(sharing)
-            apart = [pair for pair, shared in zip(left, sharing, strict=True) if shared == least]
-        if len(apart) == 1:
-            return apart[0]
-        i = _below(len(apart), self._rng)
-        j = (i + 1 + _below(len(apart) - 1, self._rng)) % len(apart)
-        first, second = apart[i], apart[j]
-        loads = self._loads
-        return second if loads.get(second[0].uuid, 0) < loads.get(first[0].uuid, 0) else first
+    def _choose_one(self, among: Sequence[_Seat], of_table: Mapping[ServerId, int]) -> _Seat:
+        if len(among) == 1:
+            return among[0]
+        i = _below(len(among), self._rng)
+        j = (i + 1 + _below(len(among) - 1, self._rng)) % len(among)
+
+        def load(seat: _Seat) -> tuple[int, int]:
+            return of_table.get(seat.candidate.uuid, 0), self._loads.get(seat.candidate.uuid, 0)
+
+        return min(among[i], among[j], key=load)
+
+
+def _apart(left: Sequence[_Seat], domains: Mapping[str, int], hosts: Mapping[str, int]) -> Sequence[_Seat]:
+    """Those that share the least with replicas already placed."""
+    if not hosts:
+        return left
+    sharing = [(domains.get(seat.domain, 0), hosts.get(seat.host, 0)) for seat in left]
+    least = min(sharing)
+    return [seat for seat, shared in zip(left, sharing, strict=True) if shared == least]
 
 
 def _below(bound: int, rng: RandomBits) -> int:

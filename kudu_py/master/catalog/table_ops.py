@@ -103,10 +103,10 @@ def plan_create_table(
         comment=request.comment,
         created_micros=now_micros,
     )
-    placer = Placer(servers.live, loads=state.replica_counts, rng=rng)
+    placer = Placer.over(state, servers.live, rng=rng)
     tablets = []
     for partition in partitions:
-        config = _place(placer, num_replicas)
+        config = _place(placer, table.table_id, num_replicas)
         tablets.append(_new_tablet(table.table_id, partition, config, rng))
     return CatalogChange(tuple(tablets), (table,))
 
@@ -137,12 +137,13 @@ def plan_replace_tablets(
     Raises:
         KuduError: REPLICATION_FACTOR_TOO_HIGH.
     """
-    placer = Placer(servers.live, loads=state.replica_counts, rng=rng)
+    tables = {state.tablets[tablet_id].table_id for tablet_id in tablet_ids}
+    placer = Placer.over(state, servers.live, rng=rng, tables=sorted(tables))
     changed: list[TabletEntry] = []
     for tablet_id in tablet_ids:
         old = state.tablets[tablet_id]
         if old.state is TabletState.CREATING:
-            config = _place(placer, state.tables[old.table_id].num_replicas)
+            config = _place(placer, old.table_id, state.tables[old.table_id].num_replicas)
             new = _new_tablet(old.table_id, old.partition, config, rng)
             changed += [old.moved_to(TabletState.REPLACED, f"{note}; replaced by {new.tablet_id}"), new]
     return CatalogChange(tuple(changed))
@@ -223,8 +224,8 @@ def _require_room(request: NewTable, num_replicas: int, servers: Servers, option
         )
 
 
-def _place(placer: Placer, num_replicas: int) -> RaftConfig:
-    chosen = placer.choose(num_replicas)
+def _place(placer: Placer, table_id: TableId, num_replicas: int) -> RaftConfig:
+    chosen = placer.choose(num_replicas, table_id=table_id)
     members = sorted((Member(c.uuid, MemberType.VOTER, c.address) for c in chosen), key=lambda m: m.uuid)
     return RaftConfig(0, tuple(members))
 
