@@ -1766,13 +1766,18 @@ class GetBalanceResponse(_message.Message):
     SERVERS_FIELD_NUMBER: _builtins.int
     ENABLED_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    HOLDS_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
     """Whether the rebalancer is switched on."""
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetBalanceResponse.Server]: ...
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetBalanceResponse.Step]:
-        """In order; none: balanced."""
+        """In order; none: balanced, or held back."""
+
+    @_builtins.property
+    def holds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Why nothing is moved at the moment: servers that are silent, tablets that are not healthy, operations of an administrator."""
 
     def __init__(
         self,
@@ -1780,10 +1785,11 @@ class GetBalanceResponse(_message.Message):
         servers: _abc.Iterable[Global___GetBalanceResponse.Server] | None = ...,
         enabled: _builtins.bool = ...,
         steps: _abc.Iterable[Global___GetBalanceResponse.Step] | None = ...,
+        holds: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "servers", b"servers", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "holds", b"holds", "servers", b"servers", "steps", b"steps"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
