@@ -71,10 +71,20 @@ def wait_until(condition: Callable[[], T | None], what: str, timeout_s: float = 
 class ProcessCluster:
     """One master and some tablet servers under `directory`; a context manager that starts and stops them."""
 
-    def __init__(self, directory: Path, *, tservers: int = 3, flags: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path, *, tservers: int = 3, flags: Sequence[str] = (), config: str = "") -> None:
+        """A cluster that is not started.
+
+        Args:
+            flags: of every daemon.
+            config: a TOML file for every daemon, with tables `[master]` and `[tserver]` for what only one of them has.
+        """
         self.directory = directory
         self._tservers = tservers
         self._flags = tuple(flags)
+        if config:
+            path = directory.with_suffix(".toml")
+            path.write_text(config)
+            self._flags += (f"--config={path}",)
         self._children: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> ProcessCluster:
