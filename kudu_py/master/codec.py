@@ -22,7 +22,7 @@ from kudu_py.master.catalog.entries import (
     TabletServerMode,
     TabletState,
 )
-from kudu_py.master.catalog.report_ops import ReplicaState, ReportedReplica
+from kudu_py.master.catalog.report_ops import CopyProgress, PeerHealth, PeerStatus, ReplicaState, ReportedReplica
 from kudu_py.master.catalog.table_ops import NewTable
 from kudu_py.master.ts_registry import Heartbeat, Registration, Report
 from kudu_py.pb import catalog_pb2, common_pb2, consensus_pb2, master_pb2, tserver_pb2
@@ -63,6 +63,11 @@ _OPERATION_STATE_TO_PB = {
 _OPERATION_STATE_FROM_PB = {number: state for state, number in _OPERATION_STATE_TO_PB.items()}
 _ROLE_FROM_PB = {consensus_codec.role_to_pb(role): role for role in Role}
 _MEMBER_TYPE_TO_PB = {MemberType.VOTER: consensus_pb2.VOTER, MemberType.PRE_VOTER: consensus_pb2.PRE_VOTER}
+_PEER_HEALTH_FROM_PB = {
+    consensus_pb2.HEALTHY: PeerHealth.HEALTHY,
+    consensus_pb2.UNREACHABLE: PeerHealth.UNREACHABLE,
+    consensus_pb2.NEEDS_COPY: PeerHealth.NEEDS_COPY,
+}
 _REPLICA_STATE_FROM_PB = {
     tserver_pb2.NOT_STARTED: ReplicaState.STARTING,
     tserver_pb2.BOOTSTRAPPING: ReplicaState.STARTING,
@@ -81,6 +86,11 @@ def table_state_to_pb(state: TableState) -> master_pb2.TableState.ValueType:
 def tablet_state_to_pb(state: TabletState) -> master_pb2.CatalogTabletState.ValueType:
     """A tablet's state for the wire."""
     return _TABLET_STATE_TO_PB[state]
+
+
+def role_from_pb(number: int) -> Role:
+    """A role from the wire; one that is not known takes no part."""
+    return _ROLE_FROM_PB.get(number, Role.NON_PARTICIPANT)  # type: ignore[call-overload, no-any-return]
 
 
 def member_type_to_pb(member_type: MemberType) -> consensus_pb2.MemberType.ValueType:
@@ -354,14 +364,31 @@ def _replica_from_pb(message: master_pb2.ReportedTablet) -> ReportedReplica:
         error=message.error[:1024],
         row_count=message.row_count,
         on_disk_bytes=message.on_disk_bytes,
+        peers=tuple(
+            PeerStatus(
+                ServerId(peer.uuid),
+                _PEER_HEALTH_FROM_PB.get(peer.health, PeerHealth.UNKNOWN),
+                peer.match_index,
+            )
+            for peer in consensus.peers
+            if is_id(peer.uuid)
+        ),
+        copy=_copy_progress(message),
     )
+
+
+def _copy_progress(message: master_pb2.ReportedTablet) -> CopyProgress | None:
+    if not message.HasField("copy_progress"):
+        return None
+    said = message.copy_progress
+    return CopyProgress(ServerId(said.source_uuid), said.bytes_total, said.bytes_done, said.bytes_per_s)
 
 
 def _replica_state(message: master_pb2.ReportedTablet) -> ReplicaState:
     if message.data_state in (tserver_pb2.DELETED, tserver_pb2.DOES_NOT_EXIST):
         return ReplicaState.TOMBSTONE
     if message.data_state == tserver_pb2.COPYING:
-        return ReplicaState.STARTING
+        return ReplicaState.COPYING
     return _REPLICA_STATE_FROM_PB.get(message.state, ReplicaState.STARTING)
 
 

@@ -25,12 +25,49 @@ class ReplicaState(Enum):
 
     RUNNING = "RUNNING"
     STARTING = "STARTING"
-    """Not started, bootstrapping or being copied."""
+    """Not started, or bootstrapping."""
+    COPYING = "COPYING"
+    """Being fetched from another server."""
     FAILED = "FAILED"
     STOPPED = "STOPPED"
     """On its way down with its server."""
     TOMBSTONE = "TOMBSTONE"
     """Rows and log are gone; it remembers its vote."""
+
+
+@unique
+class PeerHealth(Enum):
+    """How a leader finds a member to be."""
+
+    UNKNOWN = "UNKNOWN"
+    HEALTHY = "HEALTHY"
+    UNREACHABLE = "UNREACHABLE"
+    """It has not answered for longer than the leader's patience."""
+    NEEDS_COPY = "NEEDS_COPY"
+    """It answers, but its replica has failed or is missing, or needs entries that the log no longer has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """What a leader knows of another member.
+
+    Attributes:
+        match_index: the last entry that is durable there and equal to the leader's.
+    """
+
+    uuid: ServerId
+    health: PeerHealth
+    match_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """How far a copy to the reporting server is."""
+
+    source: ServerId
+    bytes_total: int = 0
+    bytes_done: int = 0
+    bytes_per_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +78,8 @@ class ReportedReplica:
         term, leader: of the replica's consensus; leader None if it knows none.
         committed_config: None if it could not be read (a replica that failed to open).
         pending_config: a config that is adopted but not committed.
+        peers: of a leader: the other members.
+        copy: while it is being copied.
     """
 
     tablet_id: TabletId
@@ -55,6 +94,8 @@ class ReportedReplica:
     error: str = ""
     row_count: int = 0
     on_disk_bytes: int = 0
+    peers: tuple[PeerStatus, ...] = ()
+    copy: CopyProgress | None = None
 
 
 def changed_by_report(state: CatalogState, server: ServerId, replicas: Iterable[ReportedReplica]) -> list[TabletId]:
