@@ -1,5 +1,4 @@
-"""Superblock, consensus metadata and log to what a running replica is made of, including roll-forward of a half-done
-delete.
+"""Creating a replica's files, and superblock, consensus metadata and log to what a running replica is made of.
 
 *Creating* a replica, in this order:
  1. Consensus metadata. A replica without it might vote twice in a term.
@@ -8,13 +7,6 @@ delete.
     this leaves nothing that anybody relies on, and creating again is safe. A READY superblock without a log directory
     was never written, so finding one later means that a log was lost: that is refused, not repaired, for the replica
     may have acknowledged entries.
-
-*Deleting* one (seed 002, "Tablet deletion"), after it has stopped:
- 1. Its consensus metadata is durable: no vote it gave may be forgotten.
- 2. The superblock, DELETED, with the last OpId of the log: the point of no return. The OpId is needed to judge
-    candidates once the log is gone; an earlier removal of the log could leave a replica that looks alive without it.
- 3. The log, then the rows. A crash in between finds DELETED and files, and `roll_forward` goes on from there.
-The consensus metadata stays for ever: a tombstone votes, and a replica that comes back must not have forgotten.
 
 *Opening* a READY replica:
  1. Consensus metadata.
@@ -44,7 +36,7 @@ from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord
 from kudu_py.env.disk import Disk
 from kudu_py.tablet import metadata
 from kudu_py.tablet.context import ServerContext
-from kudu_py.tablet.directories import ReplicaDirectories, empty_tree, is_directory, remove_tree
+from kudu_py.tablet.directories import ReplicaDirectories, empty_tree, is_directory
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.retained_results import RetainedResults
 from kudu_py.tablet.tablet import Tablet
@@ -70,7 +62,7 @@ def create_files(disk: Disk, directories: ReplicaDirectories, superblock: Superb
     tablet_id = superblock.tablet_id
     record = ConsensusRecord(tablet_id, HardState(0, None), config)
     consensus_metadata_path = directories.consensus_metadata_path(tablet_id)
-    _require_no_promises(disk, consensus_metadata_path, tablet_id)
+    require_no_promises(disk, consensus_metadata_path, tablet_id)
     ConsensusMetadata.create(disk, consensus_metadata_path, record)
     for path in (directories.log_directory(tablet_id), directories.row_directory(tablet_id)):
         disk.make_dir(path)
@@ -100,31 +92,6 @@ def remove_unfinished_creations(disk: Disk, directories: ReplicaDirectories) -> 
             else:
                 disk.remove_dir(path)
     return lost
-
-
-def delete_files(disk: Disk, directories: ReplicaDirectories, superblock: Superblock, last: OpId | None) -> Superblock:
-    """Turns a stopped replica into a tombstone, durably; the order is explained above. Blocks: for disk jobs."""
-    tombstone = superblock.as_tombstone(last)
-    metadata.write(disk, directories.superblock_path(superblock.tablet_id), tombstone)
-    _remove_log_and_rows(disk, directories, superblock.tablet_id)
-    return tombstone
-
-
-def roll_forward(disk: Disk, directories: ReplicaDirectories, superblock: Superblock) -> Superblock:
-    """Finishes what a crash interrupted, and gives the superblock as it is then (seed 002, "Tablet startup"). Blocks.
-
-    A COPYING replica goes back to DELETED with what its tombstone knew; a DELETED one loses what is left of its files.
-    """
-    if superblock.data_state is DataState.COPYING:
-        return delete_files(disk, directories, superblock, superblock.tombstone_last_op_id)
-    if superblock.data_state is DataState.DELETED:
-        _remove_log_and_rows(disk, directories, superblock.tablet_id)
-    return superblock
-
-
-def _remove_log_and_rows(disk: Disk, directories: ReplicaDirectories, tablet_id: TabletId) -> None:
-    remove_tree(disk, directories.log_directory(tablet_id))
-    remove_tree(disk, directories.row_directory(tablet_id))
 
 
 async def open_replica(
@@ -198,7 +165,7 @@ def _load_consensus_metadata(disk: Disk, directories: ReplicaDirectories, tablet
         raise _lost(path, "the consensus metadata (term and vote)") from error
 
 
-def _require_no_promises(disk: Disk, path: str, tablet_id: TabletId) -> None:
+def require_no_promises(disk: Disk, path: str, tablet_id: TabletId) -> None:
     """Refuses to create where another replica made promises: its superblock was lost, and they may not be forgotten."""
     try:
         found = ConsensusMetadata.load(disk, path, tablet_id).hard_state

@@ -16,7 +16,10 @@ from kudu_py.env.disk import DiskThreads
 from kudu_py.env.workers import Workers
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.tablet.quarantine import QuarantineOptions
 from kudu_py.tablet.tablet import TabletOptions
+from kudu_py.tablet.tablet_copy.board import CopyProgressBoard
+from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
 from kudu_py.wal.options import WalOptions
 from kudu_py.wal.recent import CacheBudget
 
@@ -26,7 +29,7 @@ class ReplicaOptions:
     """Bounds and times of every replica.
 
     Attributes:
-        consensus, links, wal, tablet: of the parts.
+        consensus, links, wal, tablet, copy, quarantine: of the parts.
         write_bytes_max: serialised size of one Write. Several of them must fit into one message to a follower, with
             room to spare.
         write_timeout_s: a Write is answered "outcome unknown" if it was not decided within this.
@@ -45,6 +48,8 @@ class ReplicaOptions:
     links: PeerLinkOptions = field(default_factory=PeerLinkOptions)
     wal: WalOptions = field(default_factory=WalOptions)
     tablet: TabletOptions = field(default_factory=TabletOptions)
+    copy: TabletCopyOptions = field(default_factory=TabletCopyOptions)
+    quarantine: QuarantineOptions = field(default_factory=QuarantineOptions)
     write_bytes_max: int = 8 << 20
     write_timeout_s: float = 60.0
     read_timeout_s: float = 10.0
@@ -74,6 +79,7 @@ class ServerContext:
         options: of every replica.
         memory: of all of them together.
         log_cache: the recent entries that their logs keep in memory.
+        copies: tablet copies that the server takes part in.
         on_report: something that the masters want to know of this tablet has changed: role, term, config, state.
         on_fatal: the log, the metadata or a replica's own code failed; the process has to end.
     """
@@ -90,6 +96,7 @@ class ServerContext:
     options: ReplicaOptions
     memory: MemoryBudget
     log_cache: CacheBudget
+    copies: CopyProgressBoard
     on_report: Callable[[TabletId], None]
     on_fatal: Callable[[BaseException], None]
 

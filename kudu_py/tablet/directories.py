@@ -1,14 +1,16 @@
 """Where a server keeps the files of its replicas (seed 002, "Tablet directory structure").
 
 Under the server's root: `tablet-meta/<id>` the superblock, `consensus-meta/<id>` term, vote and config, `wals/<id>/`
-the log, `data/<id>/` the rows. A replica exists if and only if it has a superblock. Ids become file names here, so
-they are checked here once more.
+the log, `data/<id>/` the rows. A replica exists if and only if it has a superblock. `quarantine/` holds what deleted
+replicas leave for a while and what copies gather (`quarantine.py`). Ids become file names here, so they are checked
+here once more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId, is_id, require_id
 from kudu_py.env.atomic_file import TEMPORARY_SUFFIX
 from kudu_py.env.disk import Disk
@@ -40,6 +42,11 @@ class ReplicaDirectories:
         """The directory of all row directories."""
         return f"{self.root}/data"
 
+    @property
+    def quarantine(self) -> str:
+        """The directory of what deleted replicas leave and copies gather."""
+        return f"{self.root}/quarantine"
+
     def superblock_path(self, tablet_id: str) -> str:
         """The superblock of a tablet."""
         return f"{self.superblocks}/{require_id(tablet_id, 'tablet_id')}"
@@ -63,11 +70,34 @@ class ReplicaDirectories:
         knows, and whoever starts now acts on what it finds (removes files that a superblock does not name, repeats a
         vote).
         """
-        paths = (self.superblocks, self.consensus_metadata, self.logs, self.rows)
+        paths = (self.superblocks, self.consensus_metadata, self.logs, self.rows, self.quarantine)
         for path in paths:
             disk.make_dir(path)
         for path in (*paths, self.root):
             disk.sync_dir(path)
+
+    def require_promises(self, disk: Disk) -> None:
+        """Refuses directories that have lost the memory of what their replicas promised. Blocks: for disk jobs.
+
+        A replica without its term and vote may vote twice, one without its log may have acknowledged what it no longer
+        has. A new disk in the place of a broken one, or one that is not mounted, would do that to all replicas at once
+        (seed 002, "Failure of a disk with consensus metadata is a catastrophic failure").
+
+        Raises:
+            KuduError: CONFIGURATION_ERROR that says what to do.
+        """
+        if not disk.exists(self.superblocks) or not any(is_id(name) for name in disk.list_dir(self.superblocks)):
+            return
+        for path, what in ((self.consensus_metadata, "terms and votes"), (self.logs, "logs")):
+            if not disk.exists(path):
+                raise KuduError(
+                    ErrorCode.CONFIGURATION_ERROR,
+                    f"{path} is missing although {self.superblocks} names replicas: their {what} are lost, and a "
+                    "server that does not know what it promised must not speak under its old name. If a file system "
+                    f"is not mounted, mount it. If it is gone for good, remove everything in {self.root} and start "
+                    "again: the server comes up with a new uuid, and the masters replace its old replicas",
+                    details={"path": path},
+                )
 
     def tablet_ids(self, disk: Disk) -> list[TabletId]:
         """Ids of all tablets with a superblock, sorted; what an unfinished replacement left is removed. Blocks."""

@@ -60,6 +60,8 @@ class ReplicaState(Enum):
     """What a replica is doing; upstream's `TabletStatePB`."""
 
     NOT_STARTED = "NOT_STARTED"
+    COPYING = "COPYING"
+    """Its files are fetched from another server; another `TabletReplica` takes its place when they are there."""
     BOOTSTRAPPING = "BOOTSTRAPPING"
     RUNNING = "RUNNING"
     FAILED = "FAILED"
@@ -120,6 +122,14 @@ class TabletReplica:
         replica = TabletReplica(context, Superblock.unknown(tablet_id, DataState.READY))
         replica.state, replica.error = ReplicaState.FAILED, error
         _log.error("replica_failed", tablet=tablet_id, error=str(error))
+        return replica
+
+    @staticmethod
+    def copying(context: ServerContext, superblock: Superblock) -> TabletReplica:
+        """A replica whose files are being fetched: there to be seen, of no other use."""
+        assert superblock.data_state is DataState.COPYING, superblock.data_state
+        replica = TabletReplica(context, superblock)
+        replica.state = ReplicaState.COPYING
         return replica
 
     # What it is.
@@ -197,7 +207,13 @@ class TabletReplica:
             ErrorCode.TABLET_NOT_RUNNING,
             f"the replica of tablet {self.tablet_id} is {self.state.value}",
             verdict=Verdict.TRY_LATER,
+            details={"data_state": self.superblock.data_state.value},
         )
+
+    @property
+    def opened_log(self) -> Log | None:
+        """Its log if it could be opened, even if the replica FAILED afterwards; closed once it is stopped."""
+        return self._opened.log if self._opened is not None else None
 
     def status(self) -> ReplicaStatus:
         """Itself, for lists, reports and pages."""

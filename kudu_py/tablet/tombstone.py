@@ -40,6 +40,11 @@ class Tombstone:
             group=f"tablet {tablet_id}",
         )
 
+    @property
+    def metadata(self) -> ConsensusMetadata:
+        """Its term and vote, which only it writes."""
+        return self._metadata
+
     async def vote(self, request: consensus_pb2.RequestVoteRequest) -> consensus_pb2.RequestVoteResponse:
         """Answers a candidate; a vote that is given is durable on return."""
         out = self._raft.step(

@@ -12,7 +12,6 @@ import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId, mint_id
-from kudu_py.common.opid import OpId
 from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.row_batch import RowOperation
 from kudu_py.consensus.core.model import HardState, Member, MemberType, RaftConfig
@@ -164,57 +163,6 @@ def test_a_replica_is_not_created_where_votes_are_remembered():
         bootstrap.create_files(disk, DIRECTORIES, a_superblock(), CONFIG)
     assert refused.value.code is ErrorCode.CORRUPTION
     assert ConsensusMetadata.load(disk, DIRECTORIES.consensus_metadata_path(TABLET), TABLET).hard_state.term == 3
-
-
-def test_a_deletion_is_rolled_forward_from_its_point_of_no_return_at_every_step():
-    def prepare(disk: SimDisk) -> None:
-        bootstrap.create_files(disk, DIRECTORIES, a_superblock(), CONFIG)
-        for path in (DIRECTORIES.log_directory(TABLET), DIRECTORIES.row_directory(TABLET)):
-            disk.create(f"{path}/file").close()
-            disk.make_dir(f"{path}/directory")
-            disk.create(f"{path}/directory/file").close()
-            disk.sync_dir(f"{path}/directory")
-            disk.sync_dir(path)
-
-    states = set()
-    for step, disk in crash_at_each_step(
-        prepare, lambda disk: _ignore(bootstrap.delete_files(disk, DIRECTORIES, a_superblock(), OpId(3, 9)))
-    ):
-        found = superblock_on(disk)
-        assert found is not None, step
-        states.add(found.data_state)
-        after = bootstrap.roll_forward(disk, DIRECTORIES, found)
-        assert after == found, step
-        record = ConsensusMetadata.load(disk, DIRECTORIES.consensus_metadata_path(TABLET), TABLET)
-        assert record.committed_config == CONFIG, "a vote is never forgotten"
-        if found.data_state is DataState.DELETED:
-            assert found.tombstone_last_op_id == OpId(3, 9)
-            disk.power_cut()
-            disk.restart()
-            assert not disk.exists(DIRECTORIES.log_directory(TABLET)), step
-            assert not disk.exists(DIRECTORIES.row_directory(TABLET)), step
-        else:
-            assert disk.list_dir(DIRECTORIES.log_directory(TABLET)) == ["directory", "file"], step
-            assert disk.list_dir(DIRECTORIES.row_directory(TABLET)) == ["directory", "file"], step
-    assert states == {DataState.READY, DataState.DELETED}
-
-
-def _ignore(_: object) -> None:
-    return None
-
-
-def test_a_copy_cut_short_goes_back_to_the_tombstone_it_was():
-    disk = a_disk(1)
-    bootstrap.create_files(disk, DIRECTORIES, a_superblock(), CONFIG)
-    copying = a_superblock(DataState.COPYING)
-    known = Superblock(
-        TABLET, copying.table_id, "table", SCHEMA, PartitionSchema(), Partition(), DataState.COPYING, OpId(5, 6)
-    )
-    metadata.write(disk, DIRECTORIES.superblock_path(TABLET), known)
-    after = bootstrap.roll_forward(disk, DIRECTORIES, known)
-    assert (after.data_state, after.tombstone_last_op_id) == (DataState.DELETED, OpId(5, 6))
-    assert superblock_on(disk) == after
-    assert not disk.exists(DIRECTORIES.log_directory(TABLET))
 
 
 async def _with_rows(group: ReplicaGroup) -> tuple[ReplicaHost, TabletId]:

@@ -1,0 +1,106 @@
+"""Putting a fetched replica in place (seed 002, "Follower Tablet Copy"), as one change that a crash undoes or not.
+
+In this order, while the superblock says COPYING:
+ 1. The fetched log is read, as at any start: what cannot be opened, or does not reach from the checkpoint to what this
+    server had acknowledged, is refused while going back costs nothing.
+ 2. Consensus metadata, merged: the higher term, the own vote, the source's config. Before the superblock, since a
+    replica that lives with an older term than it knows might vote twice.
+ 3. Rows and log, moved by renaming, both places synced.
+ 4. The superblock, READY: from here on the replica lives. A crash before this finds COPYING, takes files that were
+    moved back to where they were gathered, and a tombstone votes as before, with the merged metadata: nothing in it was
+    taken back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.ids import TabletId
+from kudu_py.common.opid import MIN_OP_ID, OpId
+from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord, merge
+from kudu_py.env.disk import Disk
+from kudu_py.tablet import metadata
+from kudu_py.tablet.directories import ReplicaDirectories, remove_tree
+from kudu_py.tablet.metadata import DataState, Superblock
+from kudu_py.wal.recovery import recover
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSource:
+    """What is to be put in place.
+
+    Attributes:
+        superblock, consensus: the source's.
+        rows_directory, log_directory: where the files were gathered; complete and synced.
+    """
+
+    superblock: Superblock
+    consensus: ConsensusRecord
+    rows_directory: str
+    log_directory: str
+
+
+def last_op_id_of_log(disk: Disk, directory: str, tablet_id: TabletId) -> OpId:
+    """The last entry of a log that nobody has open; its torn tail is cut, as at any start. Blocks: for disk jobs.
+
+    Raises:
+        KuduError: CORRUPTION. OSError: the disk could not be read.
+    """
+    recovered = recover(disk, directory, tablet_id, start_after=MIN_OP_ID)
+    for segment in (*recovered.segments, *((recovered.spare,) if recovered.spare is not None else ())):
+        segment.end_use()
+    return recovered.last
+
+
+def last_op_id_fetched(disk: Disk, source: InstallSource) -> OpId:
+    """Step 1: the end of the fetched log. Blocks: for disk jobs.
+
+    Raises:
+        KuduError: CORRUPTION that says what does not fit. OSError: the disk could not be read.
+    """
+    superblock, tablet_id = source.superblock, source.superblock.tablet_id
+    if superblock.data_state is not DataState.READY or source.consensus.tablet_id != tablet_id:
+        raise _misfit(tablet_id, f"its superblock is {superblock.data_state.value}")
+    last = last_op_id_of_log(disk, source.log_directory, tablet_id)
+    if last < superblock.checkpoint:
+        raise _misfit(tablet_id, f"its log ends at {last}, before its checkpoint {superblock.checkpoint}")
+    if last.index < source.consensus.config.config_index:
+        raise _misfit(
+            tablet_id, f"its log ends at {last}, before its committed config {source.consensus.config.config_index}"
+        )
+    return last
+
+
+def put_in_place(
+    disk: Disk, directories: ReplicaDirectories, local: ConsensusRecord | None, source: InstallSource
+) -> Superblock:
+    """Steps 2 to 4; the superblock as it is then. Blocks: for disk jobs.
+
+    Raises:
+        OSError: which of its metadata holds is not known before a restart; fatal for the process.
+    """
+    tablet_id = source.superblock.tablet_id
+    ConsensusMetadata.create(disk, directories.consensus_metadata_path(tablet_id), merge(local, source.consensus))
+    for gathered, place in (
+        (source.rows_directory, directories.row_directory(tablet_id)),
+        (source.log_directory, directories.log_directory(tablet_id)),
+    ):
+        remove_tree(disk, place)  # nothing that counts: the replica was deleted before
+        disk.rename(gathered, place)
+        disk.sync_dir(place.rpartition("/")[0])
+        disk.sync_dir(gathered.rpartition("/")[0])
+    ready = replace(
+        source.superblock,
+        data_state=DataState.READY,
+        tombstone_last_op_id=None,
+        quarantine="",
+        copy_source=None,
+        is_forgotten=False,
+    )
+    metadata.write(disk, directories.superblock_path(tablet_id), ready)
+    return ready
+
+
+def _misfit(tablet_id: TabletId, why: str) -> KuduError:
+    return KuduError(ErrorCode.CORRUPTION, f"what was copied of tablet {tablet_id} is no whole replica: {why}")
