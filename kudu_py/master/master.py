@@ -43,11 +43,13 @@ from kudu_py.master.sys_catalog import (
 )
 from kudu_py.master.ts_admin_client import TsAdminClient
 from kudu_py.master.ts_registry import TsRegistry
-from kudu_py.pb import common_pb2, consensus_pb2_grpc, master_pb2_grpc, server_pb2, server_pb2_grpc
+from kudu_py.pb import common_pb2, consensus_pb2_grpc, master_pb2_grpc, server_pb2, server_pb2_grpc, tablet_copy_pb2_grpc
 from kudu_py.rpc.call import call
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.manager import NewTablet
 from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.tablet.tablet_copy.service import TabletCopyServicer
+from kudu_py.tablet.tablet_copy.source import CopySessions
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 
 _log = structlog.get_logger(__name__)
@@ -102,6 +104,7 @@ class Master:
             memory=MemoryBudget(settings.memory_limit_bytes),
             on_report=self._on_report,
         )
+        self.copy_sessions = CopySessions(self.manager.context, self.manager)
         self.disk_watch = around.disk_watch(self.manager, settings.replica)
         self.registry = TsRegistry(
             started_s=around.clock.monotonic(),
@@ -156,6 +159,12 @@ class Master:
             consensus_pb2_grpc.add_ConsensusServiceServicer_to_server,
             ConsensusServicer(self.manager),
             checks_dest_uuid=True,
+        )
+        server.add(
+            tablet_copy_pb2_grpc.add_TabletCopyServiceServicer_to_server,
+            TabletCopyServicer(self.copy_sessions, self.manager.context.copies),
+            checks_dest_uuid=True,
+            in_flight_max=self._settings.calls_max,
         )
         server.add(
             server_pb2_grpc.add_GenericServiceServicer_to_server,
@@ -213,7 +222,14 @@ class Master:
     async def stop(self) -> None:
         """Ends the reign, if there is one, and closes the sys catalog. Its server takes no more calls already."""
         await self.fall_silent()
+        await self.copy_sessions.close()
         await self.manager.stop()
+
+    async def abandon(self) -> None:
+        """Falls silent without another word to disk or network, as a process that was killed; for the simulator."""
+        await self.fall_silent()
+        for _, consensus in self.manager.consensus_all():
+            await consensus.stop()
 
     async def fall_silent(self) -> None:
         """Ends the reign and all background work, and touches no file: the half of `stop` that a power cut leaves."""

@@ -85,7 +85,9 @@ class CopyFile(_message.Message):
     """Without directory. Names of rows files are never used twice by one replica."""
     size_bytes: _builtins.int
     checksum: _builtins.int
-    """xxh3-64 of all its bytes; 0 for a log segment, whose records have checksums of their own."""
+    """xxh3-64 of all its bytes. Of a log segment, whose records have checksums of their own, the link of its last batch: it stands for
+    everything in the log up to there.
+    """
     def __init__(
         self,
         *,

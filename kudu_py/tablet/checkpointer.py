@@ -10,7 +10,7 @@ results, schema. A flush makes one, in this order:
  4. Wait until consensus metadata durably holds the last config at or below F: the log that holds it is about to go.
  5. Replace the superblock. Now the checkpoint is F. An error here leaves open which one holds, and is fatal.
  6. Swap, on the loop: scans from now on read the new files, memory is given back.
- 7. Remove files that are no longer named; scans keep what they have mapped.
+ 7. Remove files that are no longer named, once no tablet copy hands them out; scans keep what they have mapped.
  8. Collect the log up to F, but for a margin from which followers that were away can catch up, and up to where
     followers are that still do, within a bound.
 A compaction is the same without 1, 3, 4 and 8: its files hold nothing above the checkpoint that stands.
@@ -44,6 +44,7 @@ from kudu_py.tablet import metadata
 from kudu_py.tablet.compaction import RunMergePlan
 from kudu_py.tablet.context import ServerContext
 from kudu_py.tablet.durable_metadata import metadata_durable
+from kudu_py.tablet.file_pins import FilePins
 from kudu_py.tablet.flush import FlushPlan
 from kudu_py.tablet.metadata import Superblock
 from kudu_py.tablet.records import FileRecord, TabletRecords
@@ -111,6 +112,7 @@ class Checkpointer:
 
     Attributes:
         superblock: as it is on disk.
+        pins: files of the rows that are kept although they may no longer be named.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Checkpointer:
     ) -> None:
         self._context = context
         self.superblock = superblock
+        self.pins = FilePins()
         self._tablet = tablet
         self._log = log
         self._consensus = consensus
@@ -205,7 +208,7 @@ class Checkpointer:
                 return False
             frozen = self._frozen = self._frozen or self._freeze()
             result = await self._run("flush", frozen.plan.run, frozen.plan.block_ids, kept_free=self._kept_free // 2)
-            if not await self._log_is_durable(frozen.state.op_id.index):
+            if not await self.log_is_durable(frozen.state.op_id.index):
                 return False
             await metadata_durable(self._consensus_metadata)
             await self._publish(
@@ -268,6 +271,21 @@ class Checkpointer:
             self._bound_log.info("log_collected", segments=removed, first_index=self._log.first_index)
         return removed
 
+    async def log_is_durable(self, index: int) -> bool:
+        """Waits until the own log is durable through an entry; False if the replica was stopped before."""
+        if self._log.durable_op_id.index >= index:
+            return True
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._durable_waits.append((index, durable))
+        await asyncio.wait((durable,))
+        return not durable.cancelled()
+
+    async def unpin(self, names: Sequence[str]) -> None:
+        """Ends a pin; files that are no longer named, and that no other pin holds, are removed."""
+        removable = self.pins.release(names)
+        if not self._is_stopped:  # else the next start removes them, or they went with the replica
+            await self._unlink(removable)
+
     # The steps.
 
     def _freeze(self) -> _Frozen:
@@ -308,16 +326,8 @@ class Checkpointer:
         async with self._publishing:
             await self._replace_superblock(superblock_of(self._tablet.records_after(result)))
             removed = self._tablet.finish(result)
-        await self._unlink(removed)
+        await self._unlink(self.pins.removable([file.name for file in removed]))
         return removed
-
-    async def _log_is_durable(self, index: int) -> bool:
-        if self._log.durable_op_id.index >= index:
-            return True
-        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._durable_waits.append((index, durable))
-        await asyncio.wait((durable,))
-        return not durable.cancelled()
 
     async def _replace_superblock(self, superblock: Superblock) -> None:
         path = self._context.directories.superblock_path(superblock.tablet_id)
@@ -329,8 +339,8 @@ class Checkpointer:
             raise
         self.superblock = superblock
 
-    async def _unlink(self, files: Sequence[FileRecord]) -> None:
-        disk, paths = self._context.threads.disk, [f"{self._directory}/{file.name}" for file in files]
+    async def _unlink(self, names: Sequence[str]) -> None:
+        disk, paths = self._context.threads.disk, [f"{self._directory}/{name}" for name in names]
         if not paths:
             return
 

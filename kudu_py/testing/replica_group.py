@@ -27,11 +27,14 @@ from kudu_py.env.clock import HybridClock
 from kudu_py.env.workers import InlineWorkers
 from kudu_py.pb import tserver_pb2
 from kudu_py.pb.consensus_pb2_grpc import add_ConsensusServiceServicer_to_server
+from kudu_py.pb.tablet_copy_pb2_grpc import add_TabletCopyServiceServicer_to_server
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.manager import NewTablet, TabletManager
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.scan_spec import ScanSpec
+from kudu_py.tablet.tablet_copy.service import TabletCopyServicer
+from kudu_py.tablet.tablet_copy.source import CopySessions
 from kudu_py.tablet.tablet_replica import TabletReplica
 from kudu_py.testing.sim_clock import SimClock
 from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
@@ -116,6 +119,7 @@ class ReplicaHost:
     fatal: list[BaseException] = field(default_factory=list)
     reports: list[TabletId] = field(default_factory=list)
     running: TabletManager | None = None
+    copy_sessions: CopySessions | None = None
     server: SimServer | None = None
 
     @property
@@ -149,6 +153,12 @@ class ReplicaHost:
         )
         self.server = self.network.server(self.address, self.uuid)
         self.server.add(add_ConsensusServiceServicer_to_server, ConsensusServicer(self.running), checks_dest_uuid=True)
+        self.copy_sessions = CopySessions(self.running.context, self.running)
+        self.server.add(
+            add_TabletCopyServiceServicer_to_server,
+            TabletCopyServicer(self.copy_sessions, self.running.context.copies),
+            checks_dest_uuid=True,
+        )
         await self.server.start()
         await self.running.start()
 
@@ -156,6 +166,8 @@ class ReplicaHost:
         """Ends the process in good order."""
         assert self.server is not None
         await self.server.stop()
+        if self.copy_sessions is not None:
+            await self.copy_sessions.close()
         await self.manager.stop()
         self.running = None
 

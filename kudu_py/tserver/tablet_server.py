@@ -25,9 +25,18 @@ from kudu_py.daemon.generic_service import GenericServicer
 from kudu_py.daemon.supervisor import Supervisor
 from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
 from kudu_py.env.clock import HybridClock
-from kudu_py.pb import common_pb2, consensus_pb2_grpc, server_pb2_grpc, tserver_admin_pb2_grpc, tserver_pb2_grpc
+from kudu_py.pb import (
+    common_pb2,
+    consensus_pb2_grpc,
+    server_pb2_grpc,
+    tablet_copy_pb2_grpc,
+    tserver_admin_pb2_grpc,
+    tserver_pb2_grpc,
+)
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.tablet.tablet_copy.service import TabletCopyServicer
+from kudu_py.tablet.tablet_copy.source import CopySessions
 from kudu_py.tserver.admin_service import TabletServerAdminServicer
 from kudu_py.tserver.heartbeater import Heartbeater, HeartbeatOptions
 from kudu_py.tserver.maintenance import Maintenance, MaintenanceOptions
@@ -72,7 +81,7 @@ class TabletServer:
     """One tablet server. `add_services`, then `start`, maybe `drain`, then `stop`; not started again.
 
     Attributes:
-        manager, scanners, heartbeater, maintenance, memory, disk_watch: its parts, for pages and tests.
+        manager, copy_sessions, scanners, heartbeater, maintenance, memory, disk_watch: its parts, for pages and tests.
         http_address: of its pages; may be empty. Set before `start`.
         is_serving: whether its replicas are opened.
     """
@@ -91,6 +100,7 @@ class TabletServer:
             memory=self.memory,
             on_report=self._on_report,
         )
+        self.copy_sessions = CopySessions(self.manager.context, self.manager)
         self.disk_watch = around.disk_watch(self.manager, settings.replica)
         self.scanners = Scanners(clock=around.clock, ttl_s=settings.scanner_ttl_s, running_max=settings.scans_max)
         self.heartbeater = Heartbeater(
@@ -146,6 +156,12 @@ class TabletServer:
             GenericServicer(self.registration, self.disk_watch.problems),
             checks_dest_uuid=False,
         )
+        server.add(
+            tablet_copy_pb2_grpc.add_TabletCopyServiceServicer_to_server,
+            TabletCopyServicer(self.copy_sessions, self.manager.context.copies),
+            checks_dest_uuid=True,
+            in_flight_max=self._settings.calls_max,
+        )
         # Without a bound: a heartbeat that is refused costs an election.
         server.add(
             consensus_pb2_grpc.add_ConsensusServiceServicer_to_server,
@@ -164,6 +180,7 @@ class TabletServer:
             OSError: the data directory cannot be read.
         """
         self._parts.push_async_callback(self.manager.stop)
+        self._parts.push_async_callback(self.copy_sessions.close)
         await self.manager.start()
         await self._parts.enter_async_context(self._tasks)
         for master in self.heartbeater.masters:

@@ -34,6 +34,20 @@ class SegmentFile(NamedTuple):
     durable_bytes: int
 
 
+class CopiedFile(NamedTuple):
+    """A segment, or the part of one, that belongs to a copy of the log; it does not change while an anchor holds it.
+
+    Attributes:
+        name: of the file, without directory.
+        size_bytes: what of it is copied, from its beginning on.
+        last_crc: the link of its last batch, which stands for all batches of the log up to there.
+    """
+
+    name: str
+    size_bytes: int
+    last_crc: int
+
+
 class Log:
     """Records under contiguous indexes, made durable in order. All methods are called on the loop that opened it.
 
@@ -218,6 +232,23 @@ class Log:
             SegmentFile(segment.path, segment.size_bytes if segment.is_closed else segment.end_offset)
             for segment in self._segments
             if segment.has_batches
+        ]
+
+    def copied_files(self, from_index: int) -> list[CopiedFile]:
+        """What a copy of the durable log from an entry on is made of, oldest first; an anchor at or below it is held.
+
+        The last one ends with its last batch, also if it is closed: its footer would say that another segment follows,
+        of which nothing may be durable yet.
+        """
+        segments = [segment for segment in self._segments if segment.has_batches]
+        begin = next((i for i, segment in enumerate(segments) if segment.live_last >= from_index), len(segments) - 1)
+        return [
+            CopiedFile(
+                segment.path.rpartition("/")[2],
+                segment.size_bytes if segment.is_closed and segment is not segments[-1] else segment.end_offset,
+                segment.last_crc,
+            )
+            for segment in segments[max(begin, 0) :]
         ]
 
     # Writing.
