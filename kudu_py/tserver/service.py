@@ -36,7 +36,9 @@ WRITES_PER_STREAM_MAX = 1024
 CHECKSUMS_MAX = 2
 """Checksums read everything; more wait for their turn."""
 
-_STATE_TO_PB = {state: tserver_pb2.TabletState.Value(state.value) for state in ReplicaState}
+_STATE_TO_PB = {
+    state: tserver_pb2.TabletState.Value(state.value) for state in ReplicaState if state is not ReplicaState.COPYING
+} | {ReplicaState.COPYING: tserver_pb2.NOT_STARTED}  # that it is COPYING is what its data state says
 _DATA_STATE_TO_PB = {state: tserver_pb2.TabletDataState.Value(state.value) for state in DataState}
 _FINGERPRINT_MASK = (1 << 64) - 1
 
