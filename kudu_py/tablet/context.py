@@ -16,6 +16,7 @@ from kudu_py.env.disk import DiskThreads
 from kudu_py.env.workers import Workers
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.tablet.quarantine import QuarantineOptions
 from kudu_py.tablet.tablet import TabletOptions
 from kudu_py.tablet.tablet_copy.board import CopyProgressBoard
 from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
@@ -28,7 +29,7 @@ class ReplicaOptions:
     """Bounds and times of every replica.
 
     Attributes:
-        consensus, links, wal, tablet, copy: of the parts.
+        consensus, links, wal, tablet, copy, quarantine: of the parts.
         write_bytes_max: serialised size of one Write. Several of them must fit into one message to a follower, with
             room to spare.
         write_timeout_s: a Write is answered "outcome unknown" if it was not decided within this.
@@ -48,6 +49,7 @@ class ReplicaOptions:
     wal: WalOptions = field(default_factory=WalOptions)
     tablet: TabletOptions = field(default_factory=TabletOptions)
     copy: TabletCopyOptions = field(default_factory=TabletCopyOptions)
+    quarantine: QuarantineOptions = field(default_factory=QuarantineOptions)
     write_bytes_max: int = 8 << 20
     write_timeout_s: float = 60.0
     read_timeout_s: float = 10.0

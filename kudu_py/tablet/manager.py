@@ -1,8 +1,16 @@
 """`TabletManager`: open, create, delete; provides `ReplicaLookup` in both daemons.
 
-The replicas of a server by tablet id. Whatever changes the set of files of a tablet (creating, deleting, later
-copying) holds the tablet's *transition* meanwhile; a second one is told to come back. A replica that cannot be opened
-is FAILED and reported with its reason, the others run.
+The replicas of a server by tablet id. Whatever changes the set of files of a tablet (creating, deleting, copying)
+holds the tablet's *transition* meanwhile; a second one is told to come back. A replica that cannot be opened is FAILED
+and reported with its reason, the others run.
+
+*Copying* (seed 002), of which `start_tablet_copy` returns once it has begun:
+ 1. Every check, before the first change; and again once it is the copy's turn, which may be long after.
+ 2. A replica that lives is deleted to a tombstone: its data is worth nothing any more, its promises are.
+ 3. The superblock, COPYING, with what the tombstone remembers. From here to 5 it votes as a tombstone.
+ 4. All is fetched, into the quarantine.
+ 5. It is put in place (`copy_install.py`), opened, and joins its group.
+Whatever fails before the superblock says READY leads back to the tombstone, and what was fetched waits for the next.
 """
 
 from __future__ import annotations
@@ -10,32 +18,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum, unique
 from typing import TypeVar
 
 import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import ServerId, TabletId, require_id
-from kudu_py.common.opid import OpId
+from kudu_py.common.opid import MIN_OP_ID, OpId
 from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.schema import Schema
-from kudu_py.consensus.core.model import RaftConfig
+from kudu_py.consensus.core.model import HardState, RaftConfig
 from kudu_py.consensus.core.state import Chance
-from kudu_py.consensus.metadata import ConsensusMetadata
+from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord
 from kudu_py.consensus.peer_links import PeerLinks
 from kudu_py.consensus.raft_consensus import RaftConsensus
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.disk import DiskThreads
+from kudu_py.env.sparing_disk import require_free
 from kudu_py.env.workers import Workers
 from kudu_py.pb import consensus_pb2
 from kudu_py.rpc.dialer import Dialer
-from kudu_py.tablet import bootstrap, metadata
+from kudu_py.tablet import bootstrap, copy_install, deletion, metadata, quarantine
 from kudu_py.tablet.context import ReplicaOptions, ServerContext
+from kudu_py.tablet.copy_install import InstallSource
+from kudu_py.tablet.copy_order import (
+    CopyOrder,
+    LocalReplica,
+    already_in_progress,
+    require_foreign_source,
+    require_nothing_forgotten,
+    require_obedience,
+)
+from kudu_py.tablet.copy_target import CopyTarget
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.durable_metadata import metadata_durable
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.metadata import DataState, Superblock
+from kudu_py.tablet.quarantine import QuarantineEntry, QuarantineKind
 from kudu_py.tablet.tablet_copy.board import CopyProgressBoard
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.tablet.tombstone import Tombstone
@@ -45,6 +66,18 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _HANDOVER_POLL_S = 0.02
+_NEW_REPLICA_BYTES = 64 << 10
+"""What an empty replica takes on the disk at most: three small files and two directories, each some blocks."""
+
+
+@unique
+class DeleteType(Enum):
+    """How thoroughly a replica is deleted; upstream's `TabletDataState` of a DeleteTablet."""
+
+    TOMBSTONED = "TOMBSTONED"
+    """Rows and log go; term, vote and last OpId stay for ever, and it votes."""
+    DELETED_COMPLETELY = "DELETED_COMPLETELY"
+    """What it promised goes too: only if it never was counted, or never will be again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +143,8 @@ class TabletManager:
         self._replicas: dict[TabletId, TabletReplica] = {}
         self._tombstones: dict[TabletId, Superblock] = {}
         self._voters: dict[TabletId, Tombstone] = {}
+        self._copies: dict[TabletId, CopyTarget] = {}
+        self._copy_errors: dict[TabletId, str] = {}
         self._transitions: dict[TabletId, str] = {}
         self._opening = asyncio.Semaphore(options.open_concurrently_max)
         self._tasks: set[asyncio.Task[object]] = set()
@@ -122,6 +157,7 @@ class TabletManager:
         """Opens all replicas, some at a time. Returns when each is RUNNING or FAILED.
 
         Raises:
+            KuduError: CONFIGURATION_ERROR: the terms and votes, or the logs, are gone as a whole.
             OSError: the directories could not be read or made.
         """
         superblocks = await self._context.threads.run(self._read_superblocks)
@@ -146,6 +182,7 @@ class TabletManager:
 
     def _read_superblocks(self) -> dict[TabletId, Superblock | KuduError]:
         disk, directories = self._context.threads.disk, self._context.directories
+        directories.require_promises(disk)
         directories.create(disk)
         found: dict[TabletId, Superblock | KuduError] = {}
         for tablet_id in directories.tablet_ids(disk):
@@ -154,7 +191,9 @@ class TabletManager:
             except KuduError as error:
                 found[tablet_id] = error
             else:
-                found[tablet_id] = bootstrap.roll_forward(disk, directories, superblock)
+                rolled = deletion.roll_forward(disk, directories, superblock)
+                if rolled is not None:
+                    found[tablet_id] = rolled
         for path in bootstrap.remove_unfinished_creations(disk, directories):
             _log.error("files_without_superblock", path=path)
         return found
@@ -189,6 +228,9 @@ class TabletManager:
     async def stop(self) -> None:
         """Stops all replicas and closes their files. Idempotent."""
         self._is_stopping = True
+        for target in self._copies.values():
+            with contextlib.suppress(KuduError):  # one that is about to run is let through
+                target.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # their callers have the errors
         await asyncio.gather(*(replica.stop() for replica in self._replicas.values()))
         await self._links.close()
@@ -245,6 +287,10 @@ class TabletManager:
         """All deleted replicas, by tablet id."""
         return [superblock for _, superblock in sorted(self._tombstones.items())]
 
+    def copy_error(self, tablet_id: str) -> str:
+        """Why the last copy of this tablet to this server failed; empty if it did not, or there was none."""
+        return self._copy_errors.get(TabletId(tablet_id), "")
+
     # `ReplicaLookup`.
 
     @property
@@ -268,26 +314,41 @@ class TabletManager:
         self, tablet_id: TabletId, request: consensus_pb2.RequestVoteRequest
     ) -> consensus_pb2.RequestVoteResponse | None:
         """The vote of a deleted replica; None if there is none or the end of its log is not known."""
-        superblock = self._tombstones.get(tablet_id)
-        if superblock is None or superblock.tombstone_last_op_id is None or tablet_id in self._transitions:
+        superblock = self._remembered(tablet_id)
+        if superblock is None or superblock.tombstone_last_op_id is None:
             return None
         voter = self._voters.get(tablet_id)
         if voter is None:
-            path = self._context.directories.consensus_metadata_path(tablet_id)
-            disk = self._context.threads.disk
             try:
-                record = await self._context.threads.run(lambda: ConsensusMetadata.load(disk, path, tablet_id))
+                record = await self._load_promises(tablet_id)
             except (KuduError, OSError) as error:
                 _log.error("tombstone_unreadable", tablet=tablet_id, error=str(error))
                 return None
             # Another request may have loaded it meanwhile, or the tombstone be gone; there must be one writer of the
             # file.
-            if self._tombstones.get(tablet_id) is not superblock:
+            if self._remembered(tablet_id) is not superblock:
                 return None
             voter = self._voters.setdefault(
                 tablet_id, Tombstone(self._context, tablet_id, record, superblock.tombstone_last_op_id)
             )
         return await voter.vote(request)
+
+    def _remembered(self, tablet_id: TabletId) -> Superblock | None:
+        """The tombstone that may vote now. While it is copied to it is the same one, until it is exchanged."""
+        target = self._copies.get(tablet_id)
+        if target is not None:
+            return target.remembered
+        return None if tablet_id in self._transitions else self._tombstones.get(tablet_id)
+
+    async def _load_promises(self, tablet_id: TabletId) -> ConsensusMetadata:
+        path, disk = self._context.directories.consensus_metadata_path(tablet_id), self._context.threads.disk
+        return await self._context.threads.run(lambda: ConsensusMetadata.load(disk, path, tablet_id))
+
+    async def _dismiss_voter(self, tablet_id: TabletId) -> None:
+        """Ends the voting of a tombstone that gets no requests any more: its votes are durable, its file is free."""
+        voter = self._voters.pop(tablet_id, None)
+        if voter is not None:
+            await metadata_durable(voter.metadata)
 
     # Creating and deleting.
 
@@ -326,55 +387,107 @@ class TabletManager:
         context, tablet_id = self._context, superblock.tablet_id
         with self._transition(tablet_id, "being created"):
             async with self._opening:
-                await context.threads.run(
-                    lambda: bootstrap.create_files(context.threads.disk, context.directories, superblock, config)
-                )
+                await context.threads.run(lambda: self._create_files(superblock, config))
                 replica = TabletReplica(context, superblock)
                 self._replicas[tablet_id] = replica
                 await replica.start()
         _log.info("replica_created", tablet=tablet_id, table=superblock.table_name)
         return replica
 
+    def _create_files(self, superblock: Superblock, config: RaftConfig) -> None:
+        disk, directories = self._context.threads.disk, self._context.directories
+        try:
+            # What is kept free is for votes and superblocks of replicas that are there.
+            require_free(disk, directories.root, _NEW_REPLICA_BYTES, self._context.options.wal.disk_reserved_bytes)
+        except OSError as error:
+            raise KuduError(
+                ErrorCode.DISK_FULL,
+                f"tablet {superblock.tablet_id} is not created on a full disk: {error.strerror}",
+                verdict=Verdict.TRY_LATER,
+            ) from error
+        bootstrap.create_files(disk, directories, superblock, config)
+
     async def delete_tablet(
-        self, tablet_id: str, *, reason: str = "", expected_config_index_max: int | None = None
+        self,
+        tablet_id: str,
+        *,
+        reason: str = "",
+        expected_config_index_max: int | None = None,
+        delete_type: DeleteType = DeleteType.TOMBSTONED,
     ) -> None:
-        """Turns a replica into a tombstone; durable on return. Of a tombstone: nothing to do. Cancelling as of
-        `create_tablet`.
+        """Deletes a replica; durable on return. Of one that is deleted so far already: nothing to do. Cancelling as of
+        `create_tablet`. A copy to it that is under way is cancelled.
 
         Args:
             reason: for the log.
-            expected_config_index_max: refused if the replica's committed config is later than this.
+            expected_config_index_max: refused if the replica's committed config is later than this; what is being
+                copied here has one that is not known yet.
 
         Raises:
             KuduError: TABLET_NOT_FOUND, CAS_FAILED, ALREADY_IN_PROGRESS.
         """
-        require_id(tablet_id, "tablet_id")
-        if tablet_id in self._tombstones and tablet_id not in self._transitions:
+        key = TabletId(require_id(tablet_id, "tablet_id"))
+        target = self._copies.get(key)
+        if target is not None:
+            if expected_config_index_max is not None:
+                raise already_in_progress(key)
+            await self._cancel(target)
+        if key in self._tombstones and key not in self._transitions and delete_type is DeleteType.TOMBSTONED:
             return
         await self._undisturbed(
-            self._delete(TabletId(tablet_id), reason, expected_config_index_max), f"delete {tablet_id}"
+            self._delete(key, reason, expected_config_index_max, delete_type), f"delete {tablet_id}"
         )
 
-    async def _delete(self, key: TabletId, reason: str, expected_config_index_max: int | None) -> None:
-        replica = self.replica(key)
+    async def _delete(
+        self, key: TabletId, reason: str, expected_config_index_max: int | None, delete_type: DeleteType
+    ) -> None:
+        is_forgotten = delete_type is DeleteType.DELETED_COMPLETELY
+        if not (is_forgotten and key in self._tombstones):
+            self._require_config_index(self.replica(key), expected_config_index_max)
         with self._transition(key, "being deleted"):
-            self._require_config_index(replica, expected_config_index_max)
-            last_op_id = await self._stop_for_deletion(replica)
-            context = self._context
-            try:
-                tombstone = await context.threads.run(
-                    lambda: bootstrap.delete_files(
-                        context.threads.disk, context.directories, replica.superblock, last_op_id
-                    )
+            if key in self._replicas:
+                await self._tombstone(key, is_forgotten=is_forgotten)
+            elif is_forgotten and key in self._tombstones:
+                await self._dismiss_voter(key)
+                tombstone = self._tombstones[key]
+                await self._change_files(
+                    lambda: deletion.forget(self._context.threads.disk, self._context.directories, tombstone)
                 )
-            except OSError as error:
-                # Whether the superblock says DELETED is not known before a restart, which rolls forward if it does.
-                context.on_fatal(error)
-                raise
-            del self._replicas[key]
-            self._tombstones[key] = tombstone
-        _log.info("replica_deleted", tablet=key, reason=reason, last_op_id=str(last_op_id))
-        context.on_report(key)
+            if is_forgotten:
+                self._tombstones.pop(key, None)
+            self._copy_errors.pop(key, None)
+        _log.info("replica_deleted", tablet=key, reason=reason, delete_type=delete_type.value)
+        self._context.on_report(key)
+
+    async def _tombstone(self, key: TabletId, *, is_forgotten: bool = False) -> Superblock:
+        """Stops a replica and turns it into a tombstone; its transition is held."""
+        context, stopping = self._context, self._replicas[key]
+        last_op_id = await self._stop_for_deletion(stopping)
+        now = context.clock.wall_micros() if context.options.quarantine.keeps else None
+        tombstone = await self._change_files(
+            lambda: deletion.delete_files(
+                context.threads.disk,
+                context.directories,
+                stopping.superblock,
+                last_op_id,
+                quarantined_at_micros=now,
+                is_forgotten=is_forgotten,
+            )
+        )
+        del self._replicas[key]
+        self._tombstones[key] = tombstone
+        _log.info("replica_tombstoned", tablet=key, last_op_id=str(last_op_id), quarantine=tombstone.quarantine)
+        return tombstone
+
+    async def _change_files(self, job: Callable[[], T]) -> T:
+        """A job after whose failure nobody knows what the metadata on disk says: the process has to end. A restart
+        finds out, and rolls forward.
+        """
+        try:
+            return await self._context.threads.run(job)
+        except OSError as error:
+            self._context.on_fatal(error)
+            raise
 
     def _require_config_index(self, replica: TabletReplica, expected_max: int | None) -> None:
         if expected_max is None or replica.state is not ReplicaState.RUNNING:
@@ -390,13 +503,269 @@ class TabletManager:
     async def _stop_for_deletion(self, replica: TabletReplica) -> OpId | None:
         """Stops the replica; the end of its log, or None if it is not known."""
         if replica.state is not ReplicaState.RUNNING:
+            last_op_id = await self._last_op_id(replica)
             await replica.stop()
-            return None
+            return last_op_id
         consensus = replica.consensus
         await replica.stop()
         # Votes given before the stop may still be on their way to the disk; nothing new comes.
         await metadata_durable(consensus.metadata)
         return consensus.last_op_id
+
+    async def _last_op_id(self, replica: TabletReplica) -> OpId | None:
+        """The end of the log of a replica that does not run; None if it cannot be told, and then nobody must pretend.
+
+        A log without any entry is not believed: it looks the same as one whose files are gone.
+        """
+        log = replica.opened_log
+        if log is not None:
+            return log.last_op_id if log.last_op_id > MIN_OP_ID else None
+        context, tablet_id = self._context, replica.tablet_id
+        directory = context.directories.log_directory(tablet_id)
+
+        def read() -> OpId | None:
+            disk = context.threads.disk
+            return copy_install.last_op_id_of_log(disk, directory, tablet_id) if disk.exists(directory) else None
+
+        try:
+            last_op_id = await context.threads.run(read)
+        except (KuduError, OSError) as error:
+            _log.warning("end_of_log_unknown", tablet=tablet_id, error=str(error))
+            return None
+        if last_op_id is None or last_op_id == MIN_OP_ID or last_op_id < replica.superblock.checkpoint:
+            return None
+        return last_op_id
+
+    # Copying.
+
+    async def start_tablet_copy(self, request: consensus_pb2.StartTabletCopyRequest) -> None:
+        """Makes this server fetch its replica of a tablet from another; begun on return. Idempotent.
+
+        Raises:
+            KuduError: INVALID_ARGUMENT, ALREADY_IN_PROGRESS, ILLEGAL_STATE, INVALID_TERM; nothing was changed.
+        """
+        order = CopyOrder.from_pb(request)
+        require_foreign_source(order, self.uuid)
+        if order.tablet_id in self._copies:
+            raise already_in_progress(order.tablet_id)
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._copy(order, begun), name=f"copy {order.tablet_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.shield(begun)
+
+    async def cancel_copy(self, tablet_id: str) -> None:
+        """Ends a copy to this server; on return its replica is what it was when the copy began to fetch, a tombstone.
+        What was fetched is kept for the next.
+
+        Raises:
+            KuduError: NOT_FOUND; ILLEGAL_STATE: all is fetched, and the replica is about to run.
+        """
+        target = self._copies.get(TabletId(require_id(tablet_id, "tablet_id")))
+        if target is None:
+            raise KuduError(ErrorCode.NOT_FOUND, f"tablet {tablet_id} is not being copied to this server")
+        await self._cancel(target)
+
+    async def _cancel(self, target: CopyTarget) -> None:
+        target.cancel()
+        await asyncio.shield(target.ended)
+
+    async def _copy(self, order: CopyOrder, begun: asyncio.Future[None]) -> None:
+        tablet_id, target = order.tablet_id, None
+        try:
+            with self._transition(tablet_id, "being copied"):
+                require_obedience(order, await self._local(tablet_id))
+                target = self._copies[tablet_id] = CopyTarget(order, self._tombstones.get(tablet_id))
+                self._copy_errors.pop(tablet_id, None)
+                begun.set_result(None)
+                try:
+                    await self._carry_out(target)
+                finally:
+                    del self._copies[tablet_id]
+        except BaseException as error:
+            if begun.done():
+                self._context.on_fatal(error)
+            else:
+                begun.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if target is not None:
+                target.ended.set_result(None)
+                self._context.on_report(tablet_id)
+
+    async def _carry_out(self, target: CopyTarget) -> None:
+        order, context = target.order, self._context
+        tablet_id = order.tablet_id
+        bound_log = _log.bind(tablet=tablet_id, source=order.source)
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                table_name = self._table_name(tablet_id)
+                shown = await target.interruptible(
+                    stack.enter_async_context(context.copies.copying(tablet_id, order.source, table_name))
+                )
+                local = await self._local(tablet_id)  # its turn may have come late
+                require_obedience(order, local)
+                await self._become_copying(target)
+                bound_log.info("copy_began", caller=order.caller, term=order.caller_term)
+                source = await target.interruptible(self._fetch(target, local))
+                target.begin_install()
+                shown.note_installing()
+                ready = await self._install(target, local, source)
+        except (KuduError, OSError, asyncio.CancelledError) as error:
+            why = "it was cancelled" if isinstance(error, asyncio.CancelledError) else str(error)
+            bound_log.warning("copy_failed", error=why)
+            self._copy_errors[tablet_id] = why
+            await self._abandon(target)
+            return
+        bound_log.info("copy_installed", checkpoint=str(ready.checkpoint))
+        replica = self._replicas[tablet_id] = TabletReplica(context, ready)
+        context.on_report(tablet_id)
+        await self._open(replica)
+
+    def _table_name(self, tablet_id: TabletId) -> str:
+        if tablet_id in self._replicas:
+            return self._replicas[tablet_id].superblock.table_name
+        return self._tombstones[tablet_id].table_name if tablet_id in self._tombstones else ""
+
+    async def _local(self, tablet_id: TabletId) -> LocalReplica:
+        """What is here of a tablet whose transition is held.
+
+        Raises:
+            KuduError: CORRUPTION: term and vote of what is here are lost, so that a copy of it might vote twice.
+        """
+        replica_here, tombstone = self._replicas.get(tablet_id), self._tombstones.get(tablet_id)
+        if replica_here is not None and replica_here.state is ReplicaState.RUNNING:
+            consensus = replica_here.consensus
+            return LocalReplica(
+                data_state=DataState.READY,
+                term=consensus.term,
+                last_op_id=consensus.last_op_id,
+                committed_op_id=consensus.last_committed_op_id,
+                is_leader=replica_here.is_leader,
+            )
+        if replica_here is not None:
+            return LocalReplica(
+                data_state=DataState.READY,
+                term=(await self._promises(tablet_id)).term,
+                last_op_id=await self._last_op_id(replica_here),
+            )
+        if tombstone is not None:
+            return LocalReplica(
+                data_state=DataState.DELETED,
+                term=(await self._promises(tablet_id)).term,
+                last_op_id=tombstone.tombstone_last_op_id,
+            )
+        context = self._context
+        path = context.directories.consensus_metadata_path(tablet_id)
+        await context.threads.run(lambda: bootstrap.require_no_promises(context.threads.disk, path, tablet_id))
+        return LocalReplica()
+
+    async def _promises(self, tablet_id: TabletId) -> HardState:
+        voter = self._voters.get(tablet_id)
+        if voter is not None:
+            return voter.metadata.hard_state
+        try:
+            return (await self._load_promises(tablet_id)).hard_state
+        except (KuduError, OSError) as error:
+            raise KuduError(
+                ErrorCode.CORRUPTION,
+                f"term and vote of the replica of tablet {tablet_id} cannot be read here ({error}): it must not come "
+                "back under the uuid of this server, which might vote twice. Remove it from its group's config; "
+                "another server can take its place",
+            ) from error
+
+    async def _become_copying(self, target: CopyTarget) -> None:
+        """Deletes what lives, and writes the superblock COPYING."""
+        tablet_id, context = target.order.tablet_id, self._context
+        if tablet_id in self._replicas:
+            target.remembered = await self._tombstone(tablet_id)
+        tombstone = target.remembered
+        is_new = tombstone is None
+        if tombstone is None:
+            # It never acknowledged anything, so it may vote for anybody, once a term, if the copy fails.
+            unknown = Superblock.unknown(tablet_id, DataState.DELETED)
+            tombstone = replace(unknown, tombstone_last_op_id=MIN_OP_ID)
+
+        def begin(remembered: Superblock) -> Superblock:
+            disk, directories = context.threads.disk, context.directories
+            name = quarantine.open_directory(
+                disk, directories, tablet_id, QuarantineKind.COPY, context.clock.wall_micros()
+            )
+            if is_new:
+                record = ConsensusRecord(tablet_id, HardState(0, None), RaftConfig(0, ()))
+                ConsensusMetadata.create(disk, directories.consensus_metadata_path(tablet_id), record)
+            copying = remembered.as_copying(target.order.source, name)
+            metadata.write(disk, directories.superblock_path(tablet_id), copying)
+            return copying
+
+        remembered = tombstone
+        target.copying = await self._change_files(lambda: begin(remembered))
+        target.remembered = remembered
+        self._tombstones.pop(tablet_id, None)
+        self._replicas[tablet_id] = TabletReplica.copying(context, target.copying)
+        context.on_report(tablet_id)
+
+    async def _fetch(self, target: CopyTarget, local: LocalReplica) -> InstallSource:
+        raise KuduError(ErrorCode.NOT_SUPPORTED, "tablet copies are not built in yet")
+
+    async def _install(self, target: CopyTarget, local: LocalReplica, source: InstallSource) -> Superblock:
+        """Puts what was fetched in place; nothing votes meanwhile."""
+        context, tablet_id = self._context, target.order.tablet_id
+        disk, directories = context.threads.disk, context.directories
+        last = await context.threads.run(lambda: copy_install.last_op_id_fetched(disk, source))
+        require_nothing_forgotten(local, last, target.order.source)
+        await self._dismiss_voter(tablet_id)
+        promised = (await self._load_promises(tablet_id)).durable
+        return await self._change_files(lambda: copy_install.put_in_place(disk, directories, promised, source))
+
+    async def _abandon(self, target: CopyTarget) -> None:
+        """Back to the tombstone, if the superblock says COPYING; the next start does it for a server that stops."""
+        tablet_id, copying, context = target.order.tablet_id, target.copying, self._context
+        if copying is None or self._is_stopping:
+            return
+        target.remembered = None
+        tombstone = await self._change_files(
+            lambda: deletion.abandon_copy(context.threads.disk, context.directories, copying)
+        )
+        del self._replicas[tablet_id]
+        self._tombstones[tablet_id] = tombstone
+
+    # The quarantine.
+
+    async def purge_quarantine(self) -> list[QuarantineEntry]:
+        """Removes from the quarantine what is too old, too much, or in the way of replicas that need room.
+
+        Returns:
+            what went.
+        """
+        context = self._context
+        disk, directories, options = context.threads.disk, context.directories, context.options
+        in_use = [
+            target.copying.quarantine for target in self._copies.values() if target.copying is not None
+        ]  # and what a deletion moves to is new, so that it is spared by age; by bytes, no copy of it is lost but this
+
+        def purge() -> list[QuarantineEntry]:
+            found = quarantine.entries(disk, directories)
+            # Room for the next log segments and flushes, well before anything has to wait.
+            wanted_bytes = 2 * options.wal.disk_reserved_bytes
+            expired = quarantine.choose_expired(
+                found,
+                options.quarantine,
+                now_micros=context.clock.wall_micros(),
+                missing_bytes=max(0, wanted_bytes - disk.free_bytes(directories.root)) if found else 0,
+                in_use=in_use,
+            )
+            for entry in expired:
+                quarantine.remove(disk, directories, entry.name)
+            return expired
+
+        purged = await context.threads.run(purge)
+        for entry in purged:
+            _log.info("quarantine_purged", name=str(entry.name), size_bytes=entry.size_bytes)
+        return purged
+
+    # Inside.
 
     async def _undisturbed(self, work: Coroutine[object, object, T], name: str) -> T:
         """Work that goes on when its caller gives up: half of it would leave jobs at work on files that others may
