@@ -265,7 +265,7 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
     async def ListTabletServers(
         self, request: master_pb2.ListTabletServersRequest, context: object
     ) -> master_pb2.ListTabletServersResponse:
-        await self._read()
+        state = await self._read()
         now_s = self._clock.monotonic()
         return master_pb2.ListTabletServersResponse(
             servers=[
@@ -279,6 +279,7 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
                     software_version=server.registration.software_version,
                     live_tablet_count=server.live_tablet_count,
                     leader_count=server.leader_count,
+                    mode=codec.mode_to_pb(state.mode_of(server.uuid)),
                 )
                 for server in self._registry.servers
             ]
@@ -361,6 +362,7 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
             config_index=tablet.config.config_index,
             state=codec.tablet_state_to_pb(tablet.state),
             table_id=tablet.table_id,
+            wanted_voters=tablet.wanted_voters or table.num_replicas,
         )
         if tablet.state is not TabletState.RUNNING:
             return locations  # A tablet that may yet be replaced must not be written to.
