@@ -124,6 +124,25 @@ class CommonOptions:
         aliases=("memory_limit_hard_bytes",),
     )
 
+    num_tablets_to_copy_simultaneously: int = flag(
+        10, "Replicas copied to this server at once; others wait.", group=_RESOURCES, minimum=1, maximum=256
+    )
+    tablet_copy_bytes_per_s: int = flag(
+        64 << 20,
+        "Bytes a second that all copies to this server take together; 0: as many as they can, at the cost of whoever "
+        "reads and writes here and at the source.",
+        group=_RESOURCES,
+        minimum=0,
+        aliases=("tablet_copy_throttler_bytes_per_sec",),
+    )
+    tablet_copy_idle_timeout_sec: int = flag(
+        120,
+        "A server that copies a replica from this one and asks for nothing for so long is given up; when it comes back "
+        "it goes on where it was.",
+        group=_RESOURCES,
+        minimum=1,
+    )
+
     log_format: str = flag("json", "Form of the log lines.", group=_PROCESS, choices=("json", "console"))
     log_level: str = flag(
         "info", "Lines below this level are left out.", group=_PROCESS, choices=("debug", "info", "warning", "error")

@@ -8,6 +8,7 @@ from kudu_py.consensus.peer_links import PeerLinkOptions
 from kudu_py.daemon.options import CommonOptions
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.tablet import TabletOptions
+from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
 from kudu_py.wal.options import WalOptions
 
 _MESSAGE_OVERHEAD_BYTES = 64 << 10
@@ -35,6 +36,11 @@ def replica_options(options: CommonOptions) -> ReplicaOptions:
             disk_reserved_bytes=options.fs_wal_dir_reserved_bytes,
         ),
         tablet=TabletOptions(flush_bytes=options.flush_threshold_mb << 20),
+        copy=TabletCopyOptions(
+            copies_max=options.num_tablets_to_copy_simultaneously,
+            bytes_per_s=options.tablet_copy_bytes_per_s,
+            idle_timeout_s=float(options.tablet_copy_idle_timeout_sec),
+        ),
         # What a client can send must also fit into a message to a follower, else the tablet would stand still.
         write_bytes_max=min(ReplicaOptions().write_bytes_max, message_bytes_max - _MESSAGE_OVERHEAD_BYTES),
         log_retain_bytes=options.log_retain_mb << 20,

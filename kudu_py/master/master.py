@@ -43,11 +43,19 @@ from kudu_py.master.sys_catalog import (
 )
 from kudu_py.master.ts_admin_client import TsAdminClient
 from kudu_py.master.ts_registry import TsRegistry
-from kudu_py.pb import common_pb2, consensus_pb2_grpc, master_pb2_grpc, server_pb2, server_pb2_grpc, tablet_copy_pb2_grpc
+from kudu_py.pb import (
+    common_pb2,
+    consensus_pb2_grpc,
+    master_pb2_grpc,
+    server_pb2,
+    server_pb2_grpc,
+    tablet_copy_pb2_grpc,
+)
 from kudu_py.rpc.call import call
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.manager import NewTablet
 from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.tablet.tablet_copy.metrics import CopyCollector
 from kudu_py.tablet.tablet_copy.service import TabletCopyServicer
 from kudu_py.tablet.tablet_copy.source import CopySessions
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
@@ -105,6 +113,7 @@ class Master:
             on_report=self._on_report,
         )
         self.copy_sessions = CopySessions(self.manager.context, self.manager)
+        around.registry.register(CopyCollector(self.manager.context.copies, self.copy_sessions))
         self.disk_watch = around.disk_watch(self.manager, settings.replica)
         self.registry = TsRegistry(
             started_s=around.clock.monotonic(),
@@ -162,7 +171,7 @@ class Master:
         )
         server.add(
             tablet_copy_pb2_grpc.add_TabletCopyServiceServicer_to_server,
-            TabletCopyServicer(self.copy_sessions, self.manager.context.copies),
+            TabletCopyServicer(self.copy_sessions, self.manager.context.copies, self.manager),
             checks_dest_uuid=True,
             in_flight_max=self._settings.calls_max,
         )

@@ -8,6 +8,7 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId
 from kudu_py.common.partition import describe_partition, describe_partitioning
 from kudu_py.consensus.core.model import Role
+from kudu_py.daemon.copies_page import copies_page
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.state import CatalogState
 from kudu_py.master.master import Master
@@ -47,6 +48,7 @@ class MasterPages:
                 ("name", "id", "state", "tablets", "running", "replication", "rows", "owner"),
                 self.tables,
             ),
+            copies_page(self._master.manager.context.copies, self._clock),
             DetailPage("/table", "Table", self.table),
         ]
 

@@ -156,7 +156,7 @@ class ReplicaHost:
         self.copy_sessions = CopySessions(self.running.context, self.running)
         self.server.add(
             add_TabletCopyServiceServicer_to_server,
-            TabletCopyServicer(self.copy_sessions, self.running.context.copies),
+            TabletCopyServicer(self.copy_sessions, self.running.context.copies, self.running),
             checks_dest_uuid=True,
         )
         await self.server.start()

@@ -227,6 +227,8 @@ class MasterHeartbeats:
         if self._wants_registration:
             request.registration.CopyFrom(self._registration())
         self._add_sizes(changed)
+        if self.is_leader:
+            changed.update(self._reports.copying())
         if self._wants_full_report and (self.is_leader or self.last_answered_s is None):
             request.tablet_report.CopyFrom(self._reports.full(self._taken_sequence + 1))
         elif changed and self.is_leader:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kudu_py.common.hybrid_time import physical_micros
 from kudu_py.common.partition import describe_partition
 from kudu_py.consensus.core.model import Member
+from kudu_py.daemon.copies_page import copies_page
 from kudu_py.env.clock import Clock
 from kudu_py.tablet.tablet_replica import ReplicaState
 from kudu_py.tserver.scanners import Scanner
@@ -73,6 +74,7 @@ class TabletServerPages:
                 ("scan", "tablet_id", "query_id", "outcome", "age_s", "idle_s", "rows", "bytes", "snapshot_micros"),
                 self._scans,
             ),
+            copies_page(self._server.manager.context.copies, self._clock),
             TablePage(
                 "/masters",
                 "Masters",

@@ -8,6 +8,7 @@ from kudu_py.common.ids import TabletId
 from kudu_py.pb import master_pb2, tserver_pb2
 from kudu_py.tablet.manager import TabletManager
 from kudu_py.tablet.metadata import Superblock
+from kudu_py.tablet.tablet_copy.board import Copy
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.tserver.service import data_state_to_pb, state_to_pb
 
@@ -21,7 +22,7 @@ class TabletReports:
     def full(self, sequence: int) -> master_pb2.TabletReport:
         """All replicas and tombstones."""
         report = master_pb2.TabletReport(is_incremental=False, sequence=sequence)
-        report.updated_tablets.extend(_of_replica(replica) for replica in self._manager.replicas())
+        report.updated_tablets.extend(self._of_replica(replica) for replica in self._manager.replicas())
         report.updated_tablets.extend(_of_tombstone(tombstone) for tombstone in self._manager.tombstones())
         return report
 
@@ -32,12 +33,17 @@ class TabletReports:
         tombstones = {tombstone.tablet_id: tombstone for tombstone in self._manager.tombstones()}
         for tablet_id in sorted(tablet_ids):
             if tablet_id in replicas:
-                report.updated_tablets.append(_of_replica(replicas[tablet_id]))
+                report.updated_tablets.append(self._of_replica(replicas[tablet_id]))
             elif tablet_id in tombstones:
                 report.updated_tablets.append(_of_tombstone(tombstones[tablet_id]))
             else:
                 report.removed_tablet_ids.append(tablet_id)
         return report
+
+    def copying(self) -> list[TabletId]:
+        """Tablets that are being copied to here: how far they are changes all the time."""
+        copies = {copy.tablet_id for copy in self._manager.context.copies.copies_to_here()}
+        return [replica.tablet_id for replica in self._manager.replicas() if replica.tablet_id in copies]
 
     def counts(self) -> tuple[int, int]:
         """Replicas that are alive, and those that lead."""
@@ -49,6 +55,13 @@ class TabletReports:
         """Row count and bytes on disk of the replicas that lead: what statistics are made of."""
         leaders = [replica.status() for replica in self._manager.replicas() if replica.is_leader]
         return {status.tablet_id: (status.row_count, status.on_disk_bytes) for status in leaders}
+
+    def _of_replica(self, replica: TabletReplica) -> master_pb2.ReportedTablet:
+        message = _of_replica(replica)
+        copy = self._manager.context.copies.copy_to_here(replica.tablet_id)
+        if copy is not None:
+            message.copy_progress.CopyFrom(_progress_of(copy))
+        return message
 
 
 def _of_replica(replica: TabletReplica) -> master_pb2.ReportedTablet:
@@ -65,6 +78,15 @@ def _of_replica(replica: TabletReplica) -> master_pb2.ReportedTablet:
     if status.state is ReplicaState.RUNNING:
         message.consensus_state.CopyFrom(replica.consensus.consensus_state())
     return message
+
+
+def _progress_of(copy: Copy) -> master_pb2.CopyProgress:
+    return master_pb2.CopyProgress(
+        source_uuid=copy.source_uuid,
+        bytes_total=copy.progress.bytes_total,
+        bytes_done=copy.progress.bytes_done,
+        bytes_per_s=copy.bytes_per_s,
+    )
 
 
 def _of_tombstone(tombstone: Superblock) -> master_pb2.ReportedTablet:

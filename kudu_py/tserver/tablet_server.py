@@ -35,6 +35,7 @@ from kudu_py.pb import (
 )
 from kudu_py.tablet.context import ReplicaOptions
 from kudu_py.tablet.memory import MemoryBudget
+from kudu_py.tablet.tablet_copy.metrics import CopyCollector
 from kudu_py.tablet.tablet_copy.service import TabletCopyServicer
 from kudu_py.tablet.tablet_copy.source import CopySessions
 from kudu_py.tserver.admin_service import TabletServerAdminServicer
@@ -117,6 +118,7 @@ class TabletServer:
         self.maintenance = Maintenance(
             manager=self.manager, memory=self.memory, clock=around.clock, options=settings.maintenance
         )
+        around.registry.register(CopyCollector(self.manager.context.copies, self.copy_sessions))
         self._tasks = Supervisor(around.on_fatal)
         self._parts = contextlib.AsyncExitStack()
         register_metrics(
@@ -158,7 +160,7 @@ class TabletServer:
         )
         server.add(
             tablet_copy_pb2_grpc.add_TabletCopyServiceServicer_to_server,
-            TabletCopyServicer(self.copy_sessions, self.manager.context.copies),
+            TabletCopyServicer(self.copy_sessions, self.manager.context.copies, self.manager),
             checks_dest_uuid=True,
             in_flight_max=self._settings.calls_max,
         )

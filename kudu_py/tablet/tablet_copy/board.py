@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import Enum, unique
 
-from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.errors import KuduError
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.env.clock import Clock
 from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
@@ -64,7 +64,6 @@ class Copy:
         state, progress: see there.
         started_micros, ended_micros: wall time; 0: not ended.
         error: why it failed.
-        is_cancelled: whether somebody asked for its end.
     """
 
     tablet_id: TabletId
@@ -79,8 +78,6 @@ class Copy:
     progress: CopyProgress = CopyProgress()
     ended_micros: int = 0
     error: str = ""
-    is_cancelled: bool = False
-    _task: asyncio.Task[object] | None = field(default=None, repr=False)
     _samples: deque[tuple[float, int]] = field(default_factory=deque, repr=False)
 
     def note_progress(self, progress: CopyProgress) -> None:
@@ -122,7 +119,7 @@ class CopyProgressBoard:
 
     Attributes:
         throttle: what all copies to it draw from.
-        bytes_fetched, bytes_sent: since the start.
+        bytes_fetched, bytes_resumed, bytes_sent: since the start; resumed are those that need not be fetched again.
         copies_ended: how the copies to it ended, since the start.
     """
 
@@ -134,6 +131,7 @@ class CopyProgressBoard:
         self._ended: deque[Copy] = deque(maxlen=options.remembered_max)
         self.throttle = Throttle(clock, bytes_per_s=options.bytes_per_s, burst_bytes=options.burst_bytes)
         self.bytes_fetched = 0
+        self.bytes_resumed = 0
         self.bytes_sent = 0
         self.copies_ended = {CopyState.SUCCEEDED: 0, CopyState.FAILED: 0, CopyState.CANCELLED: 0}
 
@@ -141,15 +139,10 @@ class CopyProgressBoard:
     async def copying(self, tablet_id: TabletId, source_uuid: ServerId, table_name: str = "") -> AsyncIterator[Copy]:
         """A copy to this server, for as long as the context lasts: waits for its turn first.
 
-        How the context is left is how the copy ended: with an exception FAILED; CANCELLED if its task was cancelled.
-
-        Raises:
-            KuduError: CANCELLED, by `cancel`. The task itself goes on.
+        How the context is left is how the copy ended: with an exception FAILED, with a cancellation CANCELLED.
         """
-        task = asyncio.current_task()
-        assert task is not None
         copy = Copy(tablet_id, source_uuid, self._uuid, False, self._clock.wall_micros(), self._clock)
-        copy.table_name, copy._task = table_name, task
+        copy.table_name = table_name
         self._add(copy)
         try:
             async with self._turns:
@@ -157,35 +150,11 @@ class CopyProgressBoard:
                 yield copy
         except asyncio.CancelledError:
             self._end(copy, CopyState.CANCELLED)
-            if not copy.is_cancelled or task.uncancel():
-                raise
-            raise KuduError(
-                ErrorCode.CANCELLED, f"the copy of tablet {tablet_id} to server {self._uuid} was cancelled"
-            ) from None
+            raise
         except BaseException as error:
             self._end(copy, CopyState.FAILED, error.message if isinstance(error, KuduError) else str(error))
             raise
         self._end(copy, CopyState.SUCCEEDED)
-
-    def cancel(self, tablet_id: TabletId) -> None:
-        """Asks for the end of the copy of a tablet to this server; what was fetched is kept for the next.
-
-        Raises:
-            KuduError: NOT_FOUND if there is none; ILLEGAL_STATE if it is too late: it is being put in place.
-        """
-        copy = self.copy_to_here(tablet_id)
-        if copy is None:
-            raise KuduError(ErrorCode.NOT_FOUND, f"tablet {tablet_id} is not being copied to server {self._uuid}")
-        if copy.state is CopyState.INSTALLING:
-            raise KuduError(
-                ErrorCode.ILLEGAL_STATE,
-                f"tablet {tablet_id} is all here and is being put in place on server {self._uuid}; it is too late to "
-                "cancel its copy",
-            )
-        if not copy.is_cancelled:
-            assert copy._task is not None, "a copy to this server is some task's"
-            copy.is_cancelled = True
-            copy._task.cancel()
 
     def sending(self, tablet_id: TabletId, target_uuid: ServerId, table_name: str, session_id: str) -> Copy:
         """A copy from this server whose session was opened; see `sent`."""
@@ -201,13 +170,13 @@ class CopyProgressBoard:
         """Those under way, then those that ended, the latest first."""
         return [*self._running, *reversed(self._ended)]
 
-    def copy_to_here(self, tablet_id: TabletId) -> Copy | None:
-        """The copy of this tablet to this server that is under way."""
-        return next((copy for copy in self._running if copy.tablet_id == tablet_id and not copy.is_source), None)
+    def copies_to_here(self) -> list[Copy]:
+        """Those to this server that have not ended."""
+        return [copy for copy in self._running if not copy.is_source]
 
-    def running(self, *, is_source: bool) -> int:
-        """How many are under way."""
-        return sum(copy.is_source is is_source for copy in self._running)
+    def copy_to_here(self, tablet_id: TabletId) -> Copy | None:
+        """The copy of this tablet to this server, if there is one that has not ended."""
+        return next((copy for copy in self.copies_to_here() if copy.tablet_id == tablet_id), None)
 
     def _add(self, copy: Copy) -> Copy:
         self._running.append(copy)

@@ -261,6 +261,7 @@ class _Fetch:
         try:
             await self._on_disk(landing.resume, landing)
             self._resumed += landing.resumed_bytes
+            self._context.copies.bytes_resumed += landing.resumed_bytes
             self._count(landing.resumed_bytes)
             if landing.is_complete:
                 return

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Protocol
 
-from kudu_py.common.ids import TabletId, require_id
 from kudu_py.pb import tablet_copy_pb2
 from kudu_py.pb.tablet_copy_pb2_grpc import TabletCopyServiceServicer
 from kudu_py.tablet.tablet_copy.board import Copy, CopyProgressBoard
 from kudu_py.tablet.tablet_copy.source import CopySessions, committed_of, tablet_id_of
 
 
+class CopiesToHere(Protocol):
+    """Who carries out the copies to this server: the manager."""
+
+    async def cancel_copy(self, tablet_id: str) -> None:
+        """Ends the copy of a tablet to this server; see `TabletManager.cancel_copy`."""
+
+
 class TabletCopyServicer(TabletCopyServiceServicer):
     """The replicas of this server, for those who copy them. `dest_uuid` is checked around it (`rpc/server.py`)."""
 
-    def __init__(self, sessions: CopySessions, board: CopyProgressBoard) -> None:
+    def __init__(self, sessions: CopySessions, board: CopyProgressBoard, copies_to_here: CopiesToHere) -> None:
         self._sessions = sessions
         self._board = board
+        self._copies_to_here = copies_to_here
 
     async def BeginCopySession(
         self, request: tablet_copy_pb2.BeginCopySessionRequest, context: Any
@@ -45,7 +52,7 @@ class TabletCopyServicer(TabletCopyServiceServicer):
     async def CancelCopy(
         self, request: tablet_copy_pb2.CancelCopyRequest, context: Any
     ) -> tablet_copy_pb2.CancelCopyResponse:
-        self._board.cancel(TabletId(require_id(request.tablet_id, "tablet_id")))
+        await self._copies_to_here.cancel_copy(request.tablet_id)
         return tablet_copy_pb2.CancelCopyResponse()
 
 

@@ -113,6 +113,11 @@ class CopySessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def handovers(self) -> int:
+        """Logs that are kept for replicas that were copied and have not been heard of yet."""
+        return len(self._handovers)
+
     # Opening.
 
     async def begin(
