@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.hybrid_time import HybridTime
-from kudu_py.common.ids import ServerId, is_id
+from kudu_py.common.ids import ServerId, is_id, require_id
 from kudu_py.common.opid import OpId
 from kudu_py.common.wire import op_id_from_pb as op_id_from_pb
 from kudu_py.common.wire import op_id_to_pb as op_id_to_pb
-from kudu_py.consensus.core.model import EntryKind, LogEntry, Member, MemberType, RaftConfig, Role
+from kudu_py.consensus.core.model import ConfigChange, EntryKind, LogEntry, Member, MemberType, RaftConfig, Role
 from kudu_py.consensus.entry import Entry
 from kudu_py.pb import consensus_pb2
 
@@ -23,6 +23,11 @@ _KIND_TO_PB = {
 _KIND_FROM_PB = {number: kind for kind, number in _KIND_TO_PB.items()}
 _MEMBER_TYPE_TO_PB = {MemberType.VOTER: consensus_pb2.VOTER, MemberType.PRE_VOTER: consensus_pb2.PRE_VOTER}
 _MEMBER_TYPE_FROM_PB = {number: kind for kind, number in _MEMBER_TYPE_TO_PB.items()}
+_CHANGE_FROM_PB = {
+    consensus_pb2.ADD_SERVER: ConfigChange.ADD_SERVER,
+    consensus_pb2.REMOVE_SERVER: ConfigChange.REMOVE_SERVER,
+    consensus_pb2.CHANGE_ROLE: ConfigChange.CHANGE_ROLE,
+}
 _ROLE_TO_PB = {
     Role.FOLLOWER: consensus_pb2.FOLLOWER,
     Role.LEADER: consensus_pb2.LEADER,
@@ -78,6 +83,31 @@ def config_from_pb(message: consensus_pb2.RaftConfig, *, config_index: int | Non
         raise KuduError(ErrorCode.INVALID_CONFIG, f"a server is a member twice in {[m.uuid for m in members]}")
     index = message.config_index if config_index is None else config_index
     return RaftConfig(index, tuple(members))
+
+
+def config_change_from_pb(request: consensus_pb2.ChangeConfigRequest) -> tuple[ConfigChange, Member]:
+    """What ChangeConfig asks for. A member to add without a type is a PRE_VOTER to be promoted.
+
+    Raises:
+        KuduError: INVALID_ARGUMENT that says which field is malformed.
+    """
+    change = _CHANGE_FROM_PB.get(request.type)
+    if change is None:
+        raise KuduError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"ChangeConfig: type {request.type} is not one of ADD_SERVER, REMOVE_SERVER, CHANGE_ROLE",
+        )
+    server = request.server
+    uuid = ServerId(require_id(server.uuid, "server.uuid"))
+    member_type, promote = _MEMBER_TYPE_FROM_PB.get(server.member_type), server.promote
+    if server.member_type == consensus_pb2.UNKNOWN_MEMBER_TYPE and change is not ConfigChange.CHANGE_ROLE:
+        member_type, promote = MemberType.PRE_VOTER, True
+    if member_type is None:
+        raise KuduError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"ChangeConfig: server.member_type {server.member_type} is not one of VOTER, PRE_VOTER",
+        )
+    return change, Member(uuid, member_type, server.address, promote, server.replace)
 
 
 def encode_record(op_id: OpId, timestamp: HybridTime, kind: EntryKind, payload: bytes) -> bytes:

@@ -26,6 +26,13 @@ class ReplicaLookup(Protocol):
                 or stops, TABLET_FAILED.
         """
 
+    async def start_tablet_copy(self, request: consensus_pb2.StartTabletCopyRequest) -> None:
+        """Makes this server fetch its replica of a tablet from another; begun, not done, on return (seed 002).
+
+        Raises:
+            KuduError: ALREADY_IN_PROGRESS, ILLEGAL_STATE, INVALID_TERM, INVALID_ARGUMENT; nothing has changed then.
+        """
+
     def consensus_all(self) -> Iterable[tuple[TabletId, RaftConsensus]]:
         """All replicas that run, by tablet id."""
 

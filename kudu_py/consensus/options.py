@@ -25,6 +25,10 @@ class ConsensusOptions:
         log_stall_max_s: a replica whose log has not taken what it was given for this long (a disk that hangs, or is
             full) gives up leading and does not campaign. Several election timeouts, so that a sync which is merely slow
             moves no leadership.
+        follower_unavailable_considered_failed_s: a leader reports a member that has not answered for this long as
+            unreachable. Minutes, so that neither a restart nor a pause makes anybody replace a replica.
+        copy_request_timeout_s: a StartTabletCopy without an answer for this long is given up.
+        copy_retry_min_s, copy_retry_max_s: the pause after one that was refused, doubled with each in a row.
         facts_kept: the last facts told to the machine, logged when an assertion fails.
     """
 
@@ -39,4 +43,8 @@ class ConsensusOptions:
     vote_timeout_s: float = 1.0
     clock_skew_max_s: float = 10.0
     log_stall_max_s: float = 4.0
+    follower_unavailable_considered_failed_s: float = 300.0
+    copy_request_timeout_s: float = 15.0
+    copy_retry_min_s: float = 0.5
+    copy_retry_max_s: float = 30.0
     facts_kept: int = 32

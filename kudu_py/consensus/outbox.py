@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 from kudu_py.common.ids import ServerId
 from kudu_py.consensus.applier import Applier
-from kudu_py.consensus.core.model import Member, RaftConfig
+from kudu_py.consensus.copy_calls import CopyCalls
+from kudu_py.consensus.core.model import Member
 from kudu_py.consensus.core.output import Message, SendAppend, SendRunElection, SendVoteRequest
 from kudu_py.consensus.core.raft import Raft
 from kudu_py.consensus.election_calls import ElectionCalls
@@ -26,12 +24,11 @@ class Outbox:
         applier: Applier,
         context: PeerContext,
         calls: ElectionCalls,
+        copies: CopyCalls,
         links: PeerLinks,
-        on_copy_needed: Callable[[ServerId, str], None] | None,
     ) -> None:
         self._raft, self._applier, self._context, self._calls, self._links = raft, applier, context, calls, links
-        self._on_copy_needed = on_copy_needed
-        self._loop = asyncio.get_running_loop()
+        self._copies = copies
         self._peers: dict[ServerId, Peer] = {}
 
     def send(self, message: Message) -> None:
@@ -48,20 +45,24 @@ class Outbox:
 
     def ask_for_copy(self, follower: ServerId) -> None:
         """A follower cannot be served from the log."""
-        member = self._raft.active_config.member(follower)
-        if self._on_copy_needed is not None and member is not None:
-            self._loop.call_soon(self._on_copy_needed, follower, member.address)
+        member, peer = self._member(follower), self._peers.get(follower)
+        if member is not None and peer is not None:
+            self._copies.ask(
+                member, term=self._raft.term, committed=self._raft.committed_op_id, state=peer.copy_target_state
+            )
 
-    def note_config(self, active: RaftConfig) -> None:
+    def note_config(self) -> None:
         """Members left, or have moved to other addresses."""
         for uuid, peer in list(self._peers.items()):
-            member = active.member(uuid)
+            member = self._raft.member(uuid)
             if member is None or member.address != peer.address:
                 del self._peers[uuid]
+                self._copies.forget(uuid)
 
     def clear(self) -> None:
         """This replica leads no more."""
         self._peers.clear()
+        self._copies.clear()
 
     def _send_append(self, message: SendAppend) -> None:
         peer = self._peers.get(message.to) or self._peer(message.to)
@@ -85,5 +86,5 @@ class Outbox:
         return peer
 
     def _member(self, uuid: ServerId) -> Member | None:
-        member = self._raft.active_config.member(uuid)
+        member = self._raft.member(uuid)
         return member if member is not None and member.address else None

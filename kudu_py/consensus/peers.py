@@ -28,6 +28,12 @@ from kudu_py.wal.format import Record
 from kudu_py.wal.log import Log
 
 _MESSAGE_OVERHEAD_BYTES = 256
+_LACKING = (ErrorCode.TABLET_NOT_FOUND, ErrorCode.TABLET_FAILED)
+_COPY_TARGET_STATES = {
+    "DOES_NOT_EXIST": consensus_pb2.DOES_NOT_EXIST,
+    "DELETED": consensus_pb2.DELETED,
+    "READY": consensus_pb2.READY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +62,15 @@ class PeerContext:
 
 
 class Peer:
-    """A member of the group that this replica leads."""
+    """A member of the group that this replica leads.
+
+    Attributes:
+        copy_target_state: what its files amount to, by its last answer.
+    """
 
     def __init__(self, context: PeerContext, uuid: ServerId, address: str, link: PeerLink) -> None:
         self.context, self.uuid, self.address, self._link = context, uuid, address, link
+        self.copy_target_state: consensus_pb2.CopyTargetState.ValueType = consensus_pb2.UNKNOWN_COPY_TARGET_STATE
         self._is_reading = False
 
     def send(self, message: SendAppend, *, safe_timestamp: HybridTime, timestamp: HybridTime) -> None:
@@ -137,13 +148,17 @@ class Append:
         peer, message = self.peer, self.message
         context, request = peer.context, message.request
         if isinstance(answer, KuduError):
-            if answer.code is ErrorCode.TABLET_NOT_FOUND:
+            if answer.code in _LACKING:
+                state = answer.details.get("data_state", "")
+                peer.copy_target_state = _COPY_TARGET_STATES.get(state, consensus_pb2.UNKNOWN_COPY_TARGET_STATE)
                 context.post(FollowerLacksTablet(peer.uuid, request))
             else:
-                context.post(RequestFailed(peer.uuid, request))
+                is_alive = answer.code is ErrorCode.TABLET_NOT_RUNNING
+                context.post(RequestFailed(peer.uuid, request, is_alive))
         elif answer.responder_uuid != peer.uuid:
             context.post(RequestFailed(peer.uuid, request))
         else:
+            peer.copy_target_state = consensus_pb2.READY
             if answer.responder_term == message.term:
                 context.time.note_answered(peer.uuid, self.timestamp)
             context.post(

@@ -40,10 +40,12 @@ from kudu_py.consensus.codec import (
     op_id_to_pb,
     role_to_pb,
 )
+from kudu_py.consensus.copy_calls import CopyCalls
 from kudu_py.consensus.core.events import (
     AppendReceived,
     ClockAdvanced,
-    ConfigChangeProposed,
+    ConfigChangeAborted,
+    ConfigChangeRequested,
     ElectionRequested,
     EntriesDurable,
     EntryProposed,
@@ -54,18 +56,22 @@ from kudu_py.consensus.core.events import (
     RoundsApplied,
     StepDownRequested,
     Token,
+    UnsafeConfigForced,
     VoteRequested,
 )
-from kudu_py.consensus.core.model import EntryKind, HardState, RaftConfig, Role
+from kudu_py.consensus.core.model import ConfigChange, EntryKind, HardState, Member, RaftConfig, Role
 from kudu_py.consensus.core.output import (
     AppendReply,
     ConfigMark,
+    Divergence,
+    Done,
     Message,
     Output,
     ReadReady,
     Refused,
     Reply,
     RoleMark,
+    UndoMark,
     VoteReply,
 )
 from kudu_py.consensus.core.raft import Raft
@@ -75,6 +81,7 @@ from kudu_py.consensus.entry import Entry
 from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.outbox import Outbox
+from kudu_py.consensus.peer_health import peer_status
 from kudu_py.consensus.peer_links import Answer, PeerLinks
 from kudu_py.consensus.peers import PeerContext
 from kudu_py.consensus.promises import Promise, Promises
@@ -85,6 +92,7 @@ from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.deadline import DeadlineTimer
 from kudu_py.env.disk import DiskThreads
 from kudu_py.pb import consensus_pb2
+from kudu_py.rpc.retry import Backoff
 from kudu_py.wal.log import Log
 
 _log = structlog.get_logger()
@@ -118,7 +126,7 @@ class RaftConsensus:
         bootstrap: BootstrapResult,
         on_role_change: Callable[[RoleMark], None],
         on_fatal: Callable[[BaseException], None],
-        on_copy_needed: Callable[[ServerId, str], None] | None = None,
+        on_members_change: Callable[[], None] = lambda: None,
         has_room: Callable[[], bool] = lambda: True,
         memory: MemoryAccount = _NO_ACCOUNT,
     ) -> None:
@@ -133,14 +141,15 @@ class RaftConsensus:
                 object.
             on_fatal: told, once, that the replica can no longer be trusted: the log or the metadata could not be
                 written, an entry not applied, or an assertion failed. The process has to end.
-            on_copy_needed: a follower (uuid, address) lacks the tablet, or is behind the log. Repeated until it is not.
+            on_members_change: told, as of roles, that the active or committed config has changed, or of a leader how it
+                finds a member to be.
             has_room: whether a leader's entries may be taken; false where memory is short.
             memory: what entries that wait to be applied take is accounted for there.
         """
         self.uuid, self.tablet_id, self.address = uuid, tablet_id, address
         self.metadata, self.log, self.options = metadata, log, options
         self._threads, self._clock = threads, clock
-        self._on_role_change, self._on_fatal = on_role_change, on_fatal
+        self._on_role_change, self._on_fatal, self._on_members_change = on_role_change, on_fatal, on_members_change
         self._has_room = has_room
         self._loop = asyncio.get_running_loop()
         self._logger = _log.bind(tablet=tablet_id, server=uuid)
@@ -206,8 +215,19 @@ class RaftConsensus:
             applier=self._applier,
             context=peers,
             calls=calls,
+            copies=CopyCalls(
+                tablet_id=tablet_id,
+                uuid=uuid,
+                address=address,
+                links=links,
+                clock=clock,
+                rng=rng,
+                timeout_s=options.copy_request_timeout_s,
+                backoff=Backoff(initial_s=options.copy_retry_min_s, max_s=options.copy_retry_max_s),
+                spawn=self._spawn,
+                logger=self._logger,
+            ),
             links=links,
-            on_copy_needed=on_copy_needed,
         )
         self._tokens = itertools.count(1)
         self._waiters: dict[Token, Waiter] = {}
@@ -219,6 +239,8 @@ class RaftConsensus:
         self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
         self._timer = DeadlineTimer(clock, self._on_deadline)
         self._is_stalled = False
+        self._undone: UndoMark | None = None
+        self._healths: tuple[int, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_reason: KuduError | None = KuduError(
             ErrorCode.TABLET_NOT_RUNNING, f"tablet {tablet_id} is starting", verdict=Verdict.TRY_LATER
@@ -361,7 +383,20 @@ class RaftConsensus:
         )
         if self.pending_config is not None:
             state.pending_config.CopyFrom(config_to_pb(self.pending_config))
+        state.peers.extend(self.peer_statuses())
         return state
+
+    def peer_statuses(self) -> list[consensus_pb2.PeerStatus]:
+        """How this leader finds the other members to be; empty unless leading."""
+        if self.role is not Role.LEADER:
+            return []
+        now, failed_after_s = self._clock.monotonic(), self.options.follower_unavailable_considered_failed_s
+        return [peer_status(row, now, failed_after_s=failed_after_s) for row in self._raft.followers]
+
+    def needs_copy(self, follower: ServerId) -> bool:
+        """Whether this replica leads, and the follower cannot be served from its log. Until it can, and is seen to
+        answer, nothing but an anchor holds the log for it; from then on `replicated_index` does."""
+        return self._stop_reason is None and self._raft.needs_copy(follower)
 
     # Writes.
 
@@ -406,18 +441,82 @@ class RaftConsensus:
         self.check_room(len(payload))
         return self._propose(Proposal(payload, prepared, timestamp), lambda token: EntryProposed(kind, token))
 
-    def change_config(self, new: RaftConfig, *, expected_config_index: int | None = None) -> Round:
-        """Makes `new` the next config of the group; see `ConfigChangeProposed`.
+    # Members.
+
+    async def change_config(
+        self, change: ConfigChange, member: Member, expected_config_index: int | None = None
+    ) -> RaftConfig:
+        """Adds, removes or changes one member; the change is committed on return, and durable on a majority.
+
+        Cancelling ends the waiting, not the change.
+
+        Args:
+            change, member: see `config_request.requested_config`. That a VOTER joins is done when it has joined as a
+                PRE_VOTER that is to be promoted.
+            expected_config_index: of the committed config that the caller has in mind; None: not checked.
+
+        Returns:
+            the committed config; at once if what is wanted is so already.
 
         Raises:
-            KuduError: NOT_THE_LEADER, CAS_FAILED, CONFIG_CHANGE_PENDING, INVALID_CONFIG, STEPPING_DOWN. Nothing has
-            happened.
+            KuduError: with nothing changed: NOT_THE_LEADER, STEPPING_DOWN (also of a leader that is to remove itself),
+                CAS_FAILED, CONFIG_CHANGE_PENDING, UNAVAILABLE while too few of the new voters answer, INVALID_CONFIG,
+                ALREADY_PRESENT, NOT_FOUND. OPERATION_ABORTED if it was undone, or another leader's entry came in its
+                place. The replica stopped, outcome unknown.
         """
+        return await self._decide_config(
+            lambda token: ConfigChangeRequested(change, member, expected_config_index, token)
+        )
+
+    async def abort_config_change(self, pending_index: int | None = None) -> RaftConfig:
+        """Undoes the change that is not committed, if this leader began it; a config is committed on return.
+
+        Args:
+            pending_index: of the config that the caller has in mind; None: whichever is pending.
+
+        Returns:
+            the committed config: with the members from before the change, or with the change if it was committed
+            meanwhile, or had been.
+
+        Raises:
+            KuduError: with nothing changed: NOT_THE_LEADER, STEPPING_DOWN, CAS_FAILED, UNAVAILABLE while too few of the
+                previous voters answer, ILLEGAL_STATE for a change that an earlier leader began.
+        """
+        return await self._decide_config(lambda token: ConfigChangeAborted(pending_index, token))
+
+    async def unsafe_change_config(self, member_uuids: Sequence[ServerId], caller_id: str) -> RaftConfig:
+        """Gives up all members but these, without asking anybody; durable here on return. This replica campaigns among
+        those that are left.
+
+        For a group that has lost its majority for good. Acknowledged writes may be lost; and if a member that was
+        given up comes back with others, two groups live on.
+
+        Raises:
+            KuduError: INVALID_ARGUMENT for somebody who is no member, or without this replica, which must be a voter;
+                ILLEGAL_STATE while a leader is alive.
+        """
+        self._logger.warning("unsafe_config_asked", members=list(member_uuids), caller=caller_id)
+        await self._ask(lambda token: UnsafeConfigForced(tuple(member_uuids), token))
+        return self.active_config
+
+    async def _decide_config(self, event: Callable[[Token], Event]) -> RaftConfig:
         if self._stop_reason is not None:
             raise self._stop_reason
-        return self._propose(
-            Proposal(b"", None, None), lambda token: ConfigChangeProposed(new, expected_config_index, token)
-        )
+        pending = self._propose_or_done(Proposal(b"", None, None), event)
+        if pending is not None:
+            await pending.future
+            undone = self._undone
+            if undone is not None and undone.change == pending.op_id:
+                raise KuduError(
+                    ErrorCode.OPERATION_ABORTED,
+                    f"config {pending.op_id.index} of tablet {self.tablet_id} was undone: {undone.reason}",
+                    details={"config_index": str(self.committed_config.config_index)},
+                )
+        elif self.pending_config is not None:
+            await self.wait_applied(self.pending_config.config_index)
+        else:
+            await self.read_index()  # only who still leads knows that there is no later config
+        return self.committed_config
 
     # Reads.
 
@@ -636,6 +735,9 @@ class RaftConsensus:
         if out.truncate_after is not None:
             self.log.truncate_after(out.truncate_after)
             self._applier.drop_after(out.truncate_after)
+        if out.divergence is not None:
+            self._note_divergence(out.divergence)
+            return
         if out.role is not None:
             self._note_role(out.role)
         if out.append:
@@ -645,6 +747,8 @@ class RaftConsensus:
             self.metadata.set_hard_state(out.hard_state)
         if out.config is not None:
             self._note_config(out.config)
+        if out.undo is not None:
+            self._note_undo(out.undo)
         for message in out.send:
             self._has_left_work = True
             self._outbox.send(message)
@@ -676,13 +780,24 @@ class RaftConsensus:
     # Consequences.
 
     def _propose(self, proposal: Proposal, event: Callable[[Token], Event]) -> Round:
+        pending = self._propose_or_done(proposal, event)
+        assert pending is not None, "a write has nothing to be done already"
+        return pending
+
+    def _propose_or_done(self, proposal: Proposal, event: Callable[[Token], Event]) -> Round | None:
+        """The round that the proposal became; None if what it asks for is so already."""
         assert not self._is_stepping, "a proposal from within a step"
         token = next(self._tokens)
+        done: list[Reply | KuduError] = []
+        self._waiters[token] = done.append
         self._appender.expect_proposal(token, proposal)
         self._step(event(token))
         self._appender.forget_proposal(token)
+        self._waiters.pop(token, None)
         if proposal.accepted is not None:
             return proposal.accepted
+        if done and isinstance(done[0], Done):
+            return None
         raise proposal.refused or self._stop_reason or self._not_the_leader()
 
     def _reply(self, reply: Reply) -> None:
@@ -743,7 +858,36 @@ class RaftConsensus:
         )
         if mark.persist:
             self.metadata.set_config(mark.committed)
-        self._outbox.note_config(mark.active)
+        self._outbox.note_config()
+        self._loop.call_soon(self._tell_members)
+
+    def _tell_members(self) -> None:
+        if self._stop_reason is None:
+            self._on_members_change()
+
+    def _note_undo(self, mark: UndoMark) -> None:
+        self._undone = mark
+        self._logger.warning(
+            "config_change_undone", config_index=mark.change.index, undo_index=mark.undo.index, reason=mark.reason
+        )
+
+    def _note_divergence(self, found: Divergence) -> None:
+        """Two groups have come of one: to go on would mix them."""
+        self._fail(
+            KuduError(
+                ErrorCode.CORRUPTION,
+                f"tablet {self.tablet_id} has committed {found.committed} where its leader has {found.received}: the"
+                " group was split, by an unsafe config change or by files that were put back; this replica has to be"
+                " copied again",
+            )
+        )
+
+    def _watch_healths(self) -> None:
+        """Whoever reports is told when the leader finds a member to be other than before."""
+        healths = tuple(status.health for status in self.peer_statuses())
+        if healths != self._healths:
+            self._healths = healths
+            self._loop.call_soon(self._tell_members)
 
     def _note_hard_state_durable(self, state: HardState) -> None:
         self._promises.note_hard_states_durable(self.metadata.hard_states_durable)
@@ -764,6 +908,7 @@ class RaftConsensus:
     def _on_deadline(self) -> None:
         if self._stop_reason is None:
             self._step(LogStalled() if self._is_log_stalled() else ClockAdvanced())
+            self._watch_healths()
 
     def _is_log_stalled(self) -> bool:
         """Whether the log was found stalled twice in a row: a process that was stopped finds its own timers first, and

@@ -7,7 +7,7 @@ from typing import Any
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId, TabletId, require_id
-from kudu_py.consensus.codec import op_id_to_pb
+from kudu_py.consensus.codec import config_change_from_pb, config_to_pb, op_id_to_pb
 from kudu_py.consensus.lookup import ReplicaLookup
 from kudu_py.consensus.peer_links import Answer
 from kudu_py.consensus.raft_consensus import RaftConsensus
@@ -85,6 +85,38 @@ class ConsensusServicer(ConsensusServiceServicer):
         return consensus_pb2.GetLastOpIdResponse(
             last_received=op_id_to_pb(replica.last_op_id), last_committed=op_id_to_pb(replica.last_committed_op_id)
         )
+
+    async def ChangeConfig(
+        self, request: consensus_pb2.ChangeConfigRequest, context: Any
+    ) -> consensus_pb2.ChangeConfigResponse:
+        replica = self._replica(request.tablet_id)
+        change, member = config_change_from_pb(request)
+        expected = request.expected_config_index if request.HasField("expected_config_index") else None
+        config = await replica.change_config(change, member, expected)
+        return consensus_pb2.ChangeConfigResponse(config=config_to_pb(config))
+
+    async def AbortConfigChange(
+        self, request: consensus_pb2.AbortConfigChangeRequest, context: Any
+    ) -> consensus_pb2.AbortConfigChangeResponse:
+        replica = self._replica(request.tablet_id)
+        pending = request.pending_config_index if request.HasField("pending_config_index") else None
+        config = await replica.abort_config_change(pending)
+        return consensus_pb2.AbortConfigChangeResponse(config=config_to_pb(config))
+
+    async def UnsafeChangeConfig(
+        self, request: consensus_pb2.UnsafeChangeConfigRequest, context: Any
+    ) -> consensus_pb2.UnsafeChangeConfigResponse:
+        replica = self._replica(request.tablet_id)
+        members = [ServerId(require_id(uuid, "member_uuids")) for uuid in request.member_uuids]
+        config = await replica.unsafe_change_config(members, request.caller_id)
+        return consensus_pb2.UnsafeChangeConfigResponse(config=config_to_pb(config))
+
+    async def StartTabletCopy(
+        self, request: consensus_pb2.StartTabletCopyRequest, context: Any
+    ) -> consensus_pb2.StartTabletCopyResponse:
+        require_id(request.tablet_id, "tablet_id")
+        await self._lookup.start_tablet_copy(request)
+        return consensus_pb2.StartTabletCopyResponse()
 
     def _receive_update(self, request: consensus_pb2.UpdateConsensusRequest, respond: Callable[[Answer], None]) -> None:
         _require_caller(request.caller_uuid, "caller_uuid")

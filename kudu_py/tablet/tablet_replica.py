@@ -27,7 +27,7 @@ import structlog
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.futures import settle
 from kudu_py.common.hybrid_time import HybridTime, physical_micros
-from kudu_py.common.ids import ServerId, TabletId
+from kudu_py.common.ids import TabletId
 from kudu_py.common.opid import OpId
 from kudu_py.common.row_batch import RowBatch
 from kudu_py.common.schema import Schema
@@ -109,7 +109,6 @@ class TabletReplica:
         self._applied = superblock.checkpoint
         self._applied_timestamp = superblock.checkpoint_timestamp
         self._memory_bytes = 0
-        self._lacking: set[ServerId] = set()
         self._is_released = False
         self.state = ReplicaState.NOT_STARTED
         self.error: KuduError | OSError | None = None
@@ -277,7 +276,7 @@ class TabletReplica:
             bootstrap=opened.bootstrap,
             on_role_change=lambda _: context.on_report(self.tablet_id),
             on_fatal=self._on_consensus_failure,
-            on_copy_needed=self._note_copy_needed,
+            on_members_change=lambda: context.on_report(self.tablet_id),
             has_room=context.memory.has_room_to_follow,
             memory=context.memory,
         )
@@ -343,12 +342,6 @@ class TabletReplica:
         assert self._parts is not None, "nothing is appended before there is consensus"
         self._parts.consensus.entries_durable(op_id)
         self._parts.checkpointer.note_durable(op_id)
-
-    def _note_copy_needed(self, follower: ServerId, address: str) -> None:
-        # Consensus repeats this until the follower is served, so it is no transition worth a line each time.
-        if follower not in self._lacking:
-            self._lacking.add(follower)
-            self._bound_log.warning("follower_needs_copy", follower=follower, address=address)
 
     def _on_log_failure(self, error: BaseException) -> None:
         self._bound_log.critical("log_failed", error=str(error))

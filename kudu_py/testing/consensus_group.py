@@ -89,7 +89,8 @@ class GroupServer:
         serve: makes a server; each start gets a new one.
         fatal: what ended the replica, if anything.
         roles: every mark it was told.
-        copies_wanted: every follower that `on_copy_needed` named.
+        copies_asked: every StartTabletCopy that it was sent; all are accepted, and nothing is copied.
+        changes_told: how often it was told that config or health of members changed.
         has_room: whether it has memory for a leader's entries.
     """
 
@@ -108,7 +109,8 @@ class GroupServer:
     machine: JournalMachine = field(default_factory=JournalMachine)
     fatal: BaseException | None = None
     roles: list[RoleMark] = field(default_factory=list)
-    copies_wanted: list[ServerId] = field(default_factory=list)
+    copies_asked: list[consensus_pb2.StartTabletCopyRequest] = field(default_factory=list)
+    changes_told: int = 0
     has_room: bool = True
     log: Log | None = None
     server: Server | None = None
@@ -151,7 +153,7 @@ class GroupServer:
             bootstrap=await read_bootstrap(self.log),
             on_role_change=self.roles.append,
             on_fatal=self._note_fatal,
-            on_copy_needed=lambda uuid, address: self.copies_wanted.append(uuid),
+            on_members_change=self._note_members_change,
             has_room=lambda: self.has_room,
         )
         self.server = self.serve()
@@ -199,11 +201,18 @@ class GroupServer:
 
     def consensus(self, tablet_id: TabletId) -> RaftConsensus:
         if self.replica is None or tablet_id != self.tablet_id:
-            raise KuduError(ErrorCode.TABLET_NOT_FOUND, f"tablet {tablet_id} is not here")
+            raise KuduError(
+                ErrorCode.TABLET_NOT_FOUND,
+                f"tablet {tablet_id} is not here",
+                details={"data_state": "DOES_NOT_EXIST"},
+            )
         return self.replica
 
     def consensus_all(self) -> Iterable[tuple[TabletId, RaftConsensus]]:
         return [] if self.replica is None else [(self.tablet_id, self.replica)]
+
+    async def start_tablet_copy(self, request: consensus_pb2.StartTabletCopyRequest) -> None:
+        self.copies_asked.append(request)
 
     async def tombstone_vote(
         self, tablet_id: TabletId, request: consensus_pb2.RequestVoteRequest
@@ -217,6 +226,9 @@ class GroupServer:
     def _note_log_failure(self, error: BaseException) -> None:
         if self.replica is not None:
             self.replica.log_failed(error)
+
+    def _note_members_change(self) -> None:
+        self.changes_told += 1
 
     def _note_fatal(self, error: BaseException) -> None:
         self.fatal = error

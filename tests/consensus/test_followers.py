@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.consensus.codec import op_id_from_pb
 from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.pb import consensus_pb2
 from kudu_py.testing.consensus_group import TESTING_OPTIONS, SimGroup
@@ -33,7 +34,7 @@ def test_followers_short_of_memory_take_no_entries_and_still_hear_their_leader(s
     simulate(story())
 
 
-def test_a_follower_without_the_tablet_is_named_for_a_copy(simulate, link_options):
+def test_a_follower_without_the_tablet_is_asked_to_copy_it_from_the_leader(simulate, link_options):
     async def story():
         group = SimGroup(link_options=link_options)
         await group.start()
@@ -41,7 +42,12 @@ def test_a_follower_without_the_tablet_is_named_for_a_copy(simulate, link_option
         lost = group.others(leader)[0]
         await lost.raft.stop()
         lost.replica = None  # its server answers TABLET_NOT_FOUND
-        await group.wait_until(lambda: lost.uuid in leader.copies_wanted)
+        await group.wait_until(lambda: bool(lost.copies_asked))
+        asked = lost.copies_asked[0]
+        assert asked.expected_state == consensus_pb2.DOES_NOT_EXIST
+        assert (asked.caller_uuid, asked.caller_term) == (leader.uuid, leader.raft.term)
+        assert (asked.source_uuid, asked.source_address) == (leader.uuid, leader.address)
+        assert op_id_from_pb(asked.committed_op_id) <= leader.raft.last_committed_op_id
         await leader.propose().future
         await group.stop()
 

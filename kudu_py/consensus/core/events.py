@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kudu_py.common.ids import ServerId
 from kudu_py.common.opid import OpId
-from kudu_py.consensus.core.model import EntryKind, HardState, LogEntry, RaftConfig
+from kudu_py.consensus.core.model import ConfigChange, EntryKind, HardState, LogEntry, Member, RaftConfig
 
 Token = int
 
@@ -46,6 +46,43 @@ class ConfigChangeProposed:
 
     new: RaftConfig
     expected_config_index: int | None
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChangeRequested:
+    """A caller wants one member added, removed or changed; see `config_request.requested_config`.
+
+    Taken up as `ConfigChangeProposed` with the config that this makes of the committed one. `Output.replies` answers
+    the token with `Done` if there is nothing to change.
+    """
+
+    change: ConfigChange
+    member: Member
+    expected_config_index: int | None
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChangeAborted:
+    """A caller wants the change undone that the leader has not committed yet; only if it is the one at
+    `pending_index` (None: whichever it is).
+
+    The undo is accepted as a proposal of `token`. `Done` if nothing is pending, or is being undone already.
+    """
+
+    pending_index: int | None
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class UnsafeConfigForced:
+    """An operator has given up all members but these: a group that has lost its majority is to go on with them.
+
+    Answered by `Done` once the new config is durable here. Acknowledged writes may be lost by it.
+    """
+
+    members: tuple[ServerId, ...]
     token: Token
 
 
@@ -117,15 +154,20 @@ class VoteAnswered:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """No answer came to append `request` (network error, timeout, server busy)."""
+    """No answer came to append `request` (network error, timeout, server busy).
+
+    `is_alive`: the server did answer, only its replica could not, since it starts or is being copied.
+    """
 
     follower: ServerId
     request: int
+    is_alive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerLacksTablet:
-    """The server answered that it does not have the tablet, or has it deleted: it must be copied there."""
+    """The server answered that it does not have the tablet, has it deleted, or that its replica has failed: it must be
+    copied there."""
 
     follower: ServerId
     request: int
@@ -211,6 +253,9 @@ Event = (
     | LogStalled
     | EntryProposed
     | ConfigChangeProposed
+    | ConfigChangeRequested
+    | ConfigChangeAborted
+    | UnsafeConfigForced
     | AppendReceived
     | VoteRequested
     | AppendAnswered

@@ -6,6 +6,7 @@ checked by the observers under `testing`.
 
 from __future__ import annotations
 
+from kudu_py.consensus.core.membership import followed_members
 from kudu_py.consensus.core.model import Role
 from kudu_py.consensus.core.progress import Progress
 from kudu_py.consensus.core.state import NEVER, ReplicaState
@@ -71,8 +72,9 @@ def _check_leader(state: ReplicaState) -> None:
     log = state.log
     assert state.hard_state_durable, f"leads term {state.term}, which is not durable"
     assert log.term_at(state.own_term_index) == state.term, f"no own entry at {state.own_term_index} in {log.runs}"
-    expected = [member.uuid for member in state.active_config.members if member.uuid != state.uuid]
+    expected = followed_members(state)
     assert list(state.progress) == expected, f"follows {list(state.progress)}, members are {expected}"
+    _check_own_change(state)
     assert state.voter_progress == [row for row in state.progress.values() if row.is_voter], (
         "voters counted are not those followed"
     )
@@ -84,8 +86,30 @@ def _check_leader(state: ReplicaState) -> None:
     )
 
 
+def _check_own_change(state: ReplicaState) -> None:
+    change = state.own_change
+    own = [config.config_index for config in state.pending_configs if config.config_index > state.own_term_index]
+    if change is None:
+        assert not own, f"configs {own} are open, and this leader does not know that it appended them"
+        return
+    marks = [change.change] if change.undo is None else [change.change, change.undo]
+    pending = [config.config_index for config in state.pending_configs]
+    assert pending == [mark.index for mark in marks], f"{change} is open, pending are {pending}"
+    assert all(mark.term == state.term for mark in marks), f"{change} is not of the own term {state.term}"
+    assert state.log.committed_index >= state.own_term_index, f"{change} came before an own entry was committed"
+    assert len(set(state.voters) ^ set(change.previous.voters)) <= (1 if change.undo is None else 0), (
+        f"counts {state.voters} after {change}"
+    )
+
+
 def _check_progress(state: ReplicaState, row: Progress) -> None:
     assert row.is_voter == (row.uuid in state.voters), f"{row.uuid}: is_voter {row.is_voter}"
+    member = state.active_config.member(row.uuid)
+    assert row.is_leaving == (member is None), f"{row.uuid}: is_leaving {row.is_leaving}, member {member}"
+    assert not row.is_leaving or state.own_change is not None, f"{row.uuid} leaves without a change"
+    assert (row in state.promotable) == (member is not None and member.promote and not row.is_voter), (
+        f"{row.uuid}: to be promoted is {member}"
+    )
     assert 0 <= row.match_index < row.next_index <= state.log.last.index + 1, (
         f"{row.uuid}: match {row.match_index}, next {row.next_index}, log ends at {state.log.last}"
     )

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import ServerId
-from kudu_py.consensus.core.events import ConfigChangeProposed
-from kudu_py.consensus.core.model import RaftConfig, Role
+from kudu_py.common.opid import OpId
+from kudu_py.consensus.core.model import MemberType, RaftConfig, Role
 from kudu_py.consensus.core.output import ConfigMark, Output
 from kudu_py.consensus.core.progress import Progress
-from kudu_py.consensus.core.quorum import majority
-from kudu_py.consensus.core.state import NEVER, ReplicaState
+from kudu_py.consensus.core.quorum import has_majority, majority_value
+from kudu_py.consensus.core.state import NEVER, OwnChange, ReplicaState
 from kudu_py.consensus.core.transitions import arm_election_timer
 
 
@@ -46,6 +46,9 @@ def note_committed(state: ReplicaState, out: Output) -> None:
     while state.pending_configs and state.pending_configs[0].config_index <= state.log.committed_index:
         state.committed_config = state.pending_configs.pop(0)
         mark_config(state, out, persist=True)
+    if state.own_change is not None and state.own_change.last.index <= state.log.committed_index:
+        state.own_change = None
+        state.progress = {uuid: row for uuid, row in state.progress.items() if not row.is_leaving}
 
 
 def put_in_force(state: ReplicaState, now: float, out: Output) -> None:
@@ -71,28 +74,41 @@ def read_members(state: ReplicaState) -> None:
     state.is_voter = state.uuid in state.voters
 
 
+def followed_members(state: ReplicaState) -> list[ServerId]:
+    """Whom a leader has to hear: the others of the active config, and while a change of its own is open, those that
+    only the members before it have."""
+    configs = [state.active_config]
+    if state.own_change is not None:
+        configs += [*reversed(state.pending_configs), state.committed_config]
+    uuids = dict.fromkeys(member.uuid for config in configs for member in config.members)
+    return [uuid for uuid in uuids if uuid != state.uuid]
+
+
 def follow_members(state: ReplicaState, now: float, *, next_index: int) -> None:
-    """Makes the leader's progress rows those of the active config, keeping what is known of members that stay.
+    """Makes the leader's progress rows those of `followed_members`, keeping what is known of members that stay.
 
     Members without a row are sent `next_index` first.
     """
     rows: dict[ServerId, Progress] = {}
-    for member in state.active_config.members:
-        if member.uuid == state.uuid:
-            continue
-        row = state.progress.get(member.uuid)
+    for uuid in followed_members(state):
+        row = state.progress.get(uuid)
         if row is None:
             row = Progress(
-                uuid=member.uuid,
-                is_voter=member.uuid in state.voters,
+                uuid=uuid,
+                is_voter=False,
                 next_index=next_index,
                 answered_at=now,
                 heartbeat_at=now,
+                contacted_at=now,
             )
-        row.is_voter = member.uuid in state.voters
-        rows[member.uuid] = row
+        member = state.active_config.member(uuid)
+        row.is_voter = member is not None and member.member_type is MemberType.VOTER
+        row.is_to_be_promoted = member is not None and member.promote and not row.is_voter
+        row.is_leaving = member is None
+        rows[uuid] = row
     state.progress = rows
     state.voter_progress = [row for row in rows.values() if row.is_voter]
+    state.promotable = [row for row in rows.values() if row.is_to_be_promoted]
 
 
 def mark_config(state: ReplicaState, out: Output, *, persist: bool) -> None:
@@ -101,12 +117,36 @@ def mark_config(state: ReplicaState, out: Output, *, persist: bool) -> None:
     out.config = ConfigMark(state.active_config, state.committed_config, persist)
 
 
-def refusal(state: ReplicaState, now: float, event: ConfigChangeProposed) -> KuduError | None:
-    """Why this change may not be proposed now; None if it may.
+def begin_own_change(state: ReplicaState, now: float, change: OpId) -> None:
+    """A leader is about to append a change of members: the one that it may undo in this term."""
+    assert not state.pending_configs, f"config {state.active_config.config_index} is pending already"
+    assert state.own_change is None, f"{state.own_change} is open already"
+    state.own_change = OwnChange(change, state.committed_config, now + state.options.config_change_timeout_s)
+
+
+def quorum_heard_at(state: ReplicaState, now: float) -> float:
+    """When this leader last heard from a majority of the voters, itself included.
+
+    While a change of its own is open a majority of either config will do: a leader that gave up as soon as the new
+    members do not answer could never go back to the old ones, and nobody else may.
+    """
+    configs = {state.voters}
+    if state.own_change is not None:
+        configs.add(state.own_change.previous.voters)
+        configs.update(config.voters for config in state.pending_configs)
+    return max(majority_value([_heard_at(state, now, uuid) for uuid in voters]) for voters in configs)
+
+
+def _heard_at(state: ReplicaState, now: float, uuid: ServerId) -> float:
+    return now if uuid == state.uuid else state.progress[uuid].answered_at
+
+
+def refusal_of_any_change(state: ReplicaState, expected_config_index: int | None) -> KuduError | None:
+    """Why no change may be proposed now, whatever it is; None if one may.
 
     In this order: only a leader, of which no handover is under way; only after an entry of its own term is committed
     (else two leaders' changes could form disjoint majorities: raft-dev, July 2015); one at a time; compare-and-set on
-    the committed config; what the change is; whether the group could still commit with it.
+    the committed config.
     """
     if state.role is not Role.LEADER:
         return state.not_the_leader()
@@ -125,22 +165,38 @@ def refusal(state: ReplicaState, now: float, event: ConfigChangeProposed) -> Kud
             verdict=Verdict.TRY_LATER,
         )
     committed = state.committed_config
-    if event.expected_config_index is not None and event.expected_config_index != committed.config_index:
+    if expected_config_index is not None and expected_config_index != committed.config_index:
         return KuduError(
             ErrorCode.CAS_FAILED,
-            f"the committed config of {state.group} is {committed.config_index}, not {event.expected_config_index}",
+            f"the committed config of {state.group} is {committed.config_index}, not {expected_config_index}",
             details={"config_index": str(committed.config_index)},
         )
-    return _invalid(state, event.new) or _unable_to_commit(state, now, event.new)
+    return None
+
+
+def refusal(state: ReplicaState, now: float, new: RaftConfig, expected_config_index: int | None) -> KuduError | None:
+    """Why `new` may not be proposed now; None if it may: `refusal_of_any_change`, then what the change is, then whether
+    the group could commit with it."""
+    return (
+        refusal_of_any_change(state, expected_config_index)
+        or _invalid(state, new)
+        or unable_to_commit(state, now, new, "the wanted config")
+    )
 
 
 def stepping_down(state: ReplicaState) -> KuduError:
-    """The refusal of a leader that is handing over."""
+    """The refusal of a leader that is handing over, with whoever is to lead next as a hint, if that is known yet."""
+    details = {"term": str(state.term)}
+    asked = None if state.transfer is None else state.transfer.asked or state.transfer.successor
+    successor = state.member(asked) if asked is not None else None
+    if successor is not None:
+        details |= {"leader_uuid": successor.uuid, "leader_address": successor.address}
+    next_one = f"ask {successor.uuid} at {successor.address}" if successor is not None else "find the new leader"
     return KuduError(
         ErrorCode.STEPPING_DOWN,
-        f"the leader of {state.group} is handing over; find the new leader and try again",
+        f"the leader of {state.group} is handing over; {next_one} and try again",
         verdict=Verdict.TRY_LATER,
-        details={"term": str(state.term)},
+        details=details,
     )
 
 
@@ -165,20 +221,21 @@ def _invalid(state: ReplicaState, new: RaftConfig) -> KuduError | None:
     return KuduError(ErrorCode.INVALID_CONFIG, f"the wanted config of {state.group} {problem}")
 
 
-def _unable_to_commit(state: ReplicaState, now: float, new: RaftConfig) -> KuduError | None:
+def unable_to_commit(state: ReplicaState, now: float, config: RaftConfig, what: str) -> KuduError | None:
+    """The refusal of a config of which no majority answered this leader within the last election timeout."""
     since = now - state.options.election_timeout_s
     answering = [
         uuid
-        for uuid in new.voters
+        for uuid in config.voters
         if uuid == state.uuid
         or ((row := state.progress.get(uuid)) is not None and row.has_answered and row.answered_at >= since)
     ]
-    if len(answering) >= majority(len(new.voters)):
+    if has_majority(config.voters, answering):
         return None
-    silent = [uuid for uuid in new.voters if uuid not in answering]
+    silent = [uuid for uuid in config.voters if uuid not in answering]
     return KuduError(
         ErrorCode.UNAVAILABLE,
-        f"only {len(answering)} of the {len(new.voters)} voters that the wanted config of {state.group} would have"
-        f" answered lately; it could not be committed. No answer from {', '.join(silent)}",
+        f"only {len(answering)} of the {len(config.voters)} voters of {what} of {state.group} answered lately; it could"
+        f" not be committed. No answer from {', '.join(silent)}",
         verdict=Verdict.TRY_LATER,
     )

@@ -69,6 +69,15 @@ class RaftConfig:
         return next((m for m in self.members if m.uuid == uuid), None)
 
 
+@unique
+class ConfigChange(Enum):
+    """How a caller wants a config changed, one member at a time (AddServer, RemoveServer, ChangeRole of the seeds)."""
+
+    ADD_SERVER = "ADD_SERVER"
+    REMOVE_SERVER = "REMOVE_SERVER"
+    CHANGE_ROLE = "CHANGE_ROLE"
+
+
 class HardState(NamedTuple):
     """What must be durable before any promise is made: the latest term seen and the vote given in it, as one record."""
 
@@ -119,6 +128,10 @@ class RaftOptions:
             pre-vote there.
         request_timeout_s: an append that was not answered for this long may be sent again.
         entries_per_append_max: longest range one append names.
+        config_change_timeout_s: a config change that is not committed this long after its leader appended it is undone
+            by that leader, as soon as the previous members could commit that. Also how long a member whose promotion
+            was undone is not promoted again. Several times what a disk or a network that is merely slow takes, since
+            an undone change was work for nothing.
         check_invariants: run `invariants.check` after each step (on in tests and simulation).
     """
 
@@ -127,6 +140,7 @@ class RaftOptions:
     initial_election_timeout_s: float = 0.12
     request_timeout_s: float = 3.0
     entries_per_append_max: int = 1024
+    config_change_timeout_s: float = 10.0
     check_invariants: bool = False
 
     def __post_init__(self) -> None:
@@ -144,6 +158,11 @@ class RaftOptions:
             f" election_timeout_s ({self.election_timeout_s})",
         )
         _require(self.request_timeout_s > 0, f"request_timeout_s must be positive, not {self.request_timeout_s}")
+        _require(
+            self.config_change_timeout_s >= self.election_timeout_s,
+            f"config_change_timeout_s ({self.config_change_timeout_s}) must be at least"
+            f" election_timeout_s ({self.election_timeout_s})",
+        )
         _require(
             self.entries_per_append_max > 0,
             f"entries_per_append_max must be positive, not {self.entries_per_append_max}",

@@ -139,6 +139,30 @@ class ConfigMark:
 
 
 @dataclass(frozen=True, slots=True)
+class UndoMark:
+    """This leader undoes its change `change`: the members from before it are in force again, by the entry `undo`.
+
+    The two commit together. Whoever waits for the change is told `reason`, once that is so.
+    """
+
+    change: OpId
+    undo: OpId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The leader's log differs from this one at an entry that is committed here: there are two groups.
+
+    That cannot come of the protocol, only of an unsafe config change or of files that were put back. This replica must
+    be silent from now on, and be copied again from the group that is to live.
+    """
+
+    committed: OpId
+    received: OpId
+
+
+@dataclass(frozen=True, slots=True)
 class RoleMark:
     """Role, term or known leader changed; the driver logs, counts and tells the heartbeater."""
 
@@ -157,6 +181,8 @@ class Output:
     refused: list[Refused] = field(default_factory=list)
     hard_state: HardState | None = None
     config: ConfigMark | None = None
+    undo: UndoMark | None = None
+    divergence: Divergence | None = None
     send: list[SendAppend | SendVoteRequest | SendRunElection] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     send_after_durable: list[SendAppend | SendVoteRequest | SendRunElection] = field(default_factory=list)

@@ -16,6 +16,10 @@ class Progress:
     Attributes:
         uuid: of the follower.
         is_voter: whether it is counted, by the active config.
+        is_to_be_promoted: whether it is a PRE_VOTER that becomes a voter once it has caught up.
+        is_leaving: whether it is a member no more by the active config, which is not committed yet. It hears
+            heartbeats, so that the leader knows whether the previous members could undo the change; it gets no
+            entries, for it must not learn of a removal that may never be committed.
         next_index: first entry of the next append.
         match_index: the follower's log is durable and equal to the leader's up to here; what commits are counted from.
         in_flight: number of the append that is being answered, 0 if there is none. Only its answer moves the two marks
@@ -32,6 +36,11 @@ class Progress:
         is_paused: the last append failed; until it answers something, only one message per heartbeat interval.
         needs_copy: the leader's log does not reach back to what it needs, or it has no replica; nothing but probes
             until it answers with a log that can be continued.
+        contacted_at: when it last said anything, if only that it has no replica or is starting.
+        round_end, round_began_at: the round of catching up that is under way: the last entry of the log when it began,
+            and when that was; 0 if none is (dissertation section 4.2.1).
+        is_caught_up: whether the last round took less than an election timeout, or left nothing to send.
+        not_promoted_before: its promotion was undone; it is not tried again until then.
     """
 
     uuid: ServerId
@@ -39,6 +48,9 @@ class Progress:
     next_index: int
     answered_at: float
     heartbeat_at: float
+    contacted_at: float
+    is_to_be_promoted: bool = False
+    is_leaving: bool = False
     match_index: int = 0
     in_flight: int = 0
     in_flight_preceding: int = 0
@@ -48,3 +60,28 @@ class Progress:
     has_answered: bool = False
     is_paused: bool = False
     needs_copy: bool = False
+    round_end: int = 0
+    round_began_at: float = 0.0
+    is_caught_up: bool = False
+    not_promoted_before: float = 0.0
+
+    def note_round(self, now: float, last_index: int, round_max_s: float) -> None:
+        """It acknowledged entries: measures how long it takes to get what is there when a round begins.
+
+        That, and not how many entries it lacks, says whether it would hold up commits as a voter (KUDU-2342).
+        """
+        if self.round_end:
+            if self.match_index >= self.round_end:
+                self.is_caught_up = now - self.round_began_at < round_max_s
+                self.round_end = 0
+            elif now - self.round_began_at >= round_max_s:
+                self.is_caught_up = False
+        if not self.round_end:
+            if self.match_index == last_index:
+                self.is_caught_up = True
+            else:
+                self.round_end, self.round_began_at = last_index, now
+
+    def forget_rounds(self) -> None:
+        """It cannot be served from the log: whatever it had caught up, it has to again."""
+        self.round_end, self.is_caught_up = 0, False

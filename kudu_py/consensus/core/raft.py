@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from kudu_py.common.ids import ServerId
 from kudu_py.common.opid import OpId
-from kudu_py.consensus.core import election, invariants, membership, replication
+from kudu_py.consensus.core import election, invariants, membership, reconfiguration, replication
 from kudu_py.consensus.core.events import (
     AppendAnswered,
     AppendReceived,
     ClockAdvanced,
+    ConfigChangeAborted,
     ConfigChangeProposed,
+    ConfigChangeRequested,
     ElectionRequested,
     EntriesDurable,
     EntryProposed,
@@ -25,12 +27,14 @@ from kudu_py.consensus.core.events import (
     RequestFailed,
     RoundsApplied,
     StepDownRequested,
+    UnsafeConfigForced,
     VoteAnswered,
     VoteRequested,
 )
 from kudu_py.consensus.core.log_view import LogView
-from kudu_py.consensus.core.model import EntryKind, HardState, RaftConfig, RaftOptions, Role
+from kudu_py.consensus.core.model import EntryKind, HardState, Member, RaftConfig, RaftOptions, Role
 from kudu_py.consensus.core.output import Accepted, Output, Refused, RoleMark
+from kudu_py.consensus.core.progress import Progress
 from kudu_py.consensus.core.state import NEVER, Chance, ReplicaState
 from kudu_py.consensus.core.transitions import arm_election_timer, set_hard_state
 
@@ -93,6 +97,8 @@ class Raft:
         if not self._is_started:
             self._start(now, out)
         self._dispatch(self._state, now, event, out)
+        if reconfiguration.is_watching(self._state):
+            reconfiguration.advance(self._state, now, out)
         self._report(out)
         if self._state.options.check_invariants:
             invariants.check(self._state)
@@ -161,6 +167,20 @@ class Raft:
         return self._state.has_committed_in_own_term
 
     @property
+    def followers(self) -> tuple[Progress, ...]:
+        """What this leader knows of the other members; empty unless leading. For looking only."""
+        return tuple(self._state.progress[member.uuid] for member in self._followed_members())
+
+    def member(self, uuid: ServerId) -> Member | None:
+        """The member of this uuid, also one that leaves by a change that is not committed yet."""
+        return self._state.member(uuid)
+
+    def needs_copy(self, uuid: ServerId) -> bool:
+        """Whether this replica leads, and this member cannot be served from the log."""
+        row = self._state.progress.get(uuid)
+        return row is not None and row.needs_copy
+
+    @property
     def replicated_index(self) -> int:
         """The log is needed from the next index on by the slowest member that this leader can still serve from it.
 
@@ -171,6 +191,11 @@ class Raft:
         return min(served, default=state.log.last.index)
 
     # Inside.
+
+    def _followed_members(self) -> list[Member]:
+        if self._state.role is not Role.LEADER:
+            return []
+        return [member for member in self._state.active_config.members if member.uuid != self._state.uuid]
 
     def _start(self, now: float, out: Output) -> None:
         """What a start has to put right, and the first timer.
@@ -221,9 +246,9 @@ class Raft:
             case VoteAnswered():
                 election.on_vote_answered(state, now, event, out)
             case RequestFailed():
-                replication.on_request_failed(state, event)
+                replication.on_request_failed(state, now, event)
             case FollowerLacksTablet() | FollowerBehindLog():
-                replication.on_follower_needs_copy(state, event, out)
+                replication.on_follower_needs_copy(state, now, event, out)
             case StepDownRequested():
                 election.on_step_down_requested(state, now, event, out)
             case HandoverFailed():
@@ -231,7 +256,13 @@ class Raft:
             case ElectionRequested():
                 election.on_election_requested(state, now, event, out)
             case ConfigChangeProposed():
-                self._on_config_change_proposed(state, now, event, out)
+                reconfiguration.propose_config(state, now, event, out)
+            case ConfigChangeRequested():
+                reconfiguration.on_config_change_requested(state, now, event, out)
+            case ConfigChangeAborted():
+                reconfiguration.on_config_change_aborted(state, now, event, out)
+            case UnsafeConfigForced():
+                reconfiguration.on_unsafe_config_forced(state, now, event, out)
             case LogStalled():
                 election.on_log_stalled(state, now, out)
 
@@ -250,20 +281,6 @@ class Raft:
             return
         state.reads.waiting.append(event.token)
         replication.start_read_round(state, now, out)
-
-    def _on_config_change_proposed(
-        self, state: ReplicaState, now: float, event: ConfigChangeProposed, out: Output
-    ) -> None:
-        error = membership.refusal(state, now, event)
-        if error is None and state.uuid not in event.new.voters:
-            # A leader does not remove or demote itself: it hands over, and the caller asks the next one (seed 000).
-            election.start_transfer(state, now, None, out)
-            error = membership.stepping_down(state)
-        if error is not None:
-            out.refused.append(Refused(event.token, error))
-            return
-        op_id = replication.append_own(state, now, EntryKind.CONFIG_CHANGE, out, event.new)
-        out.accepted.append(Accepted(event.token, op_id))
 
     def _report(self, out: Output) -> None:
         state = self._state

@@ -18,9 +18,10 @@ from kudu_py.consensus.core.events import (
     FollowerLacksTablet,
     RequestFailed,
 )
-from kudu_py.consensus.core.membership import adopt, note_committed, roll_back
+from kudu_py.consensus.core.log_view import LogView
+from kudu_py.consensus.core.membership import adopt, begin_own_change, note_committed, quorum_heard_at, roll_back
 from kudu_py.consensus.core.model import EntryKind, LogEntry, RaftConfig, Role
-from kudu_py.consensus.core.output import AppendReply, Output, SendAppend, SendRunElection
+from kudu_py.consensus.core.output import AppendReply, Divergence, Output, SendAppend, SendRunElection
 from kudu_py.consensus.core.progress import Progress
 from kudu_py.consensus.core.quorum import majority_value
 from kudu_py.consensus.core.state import ReplicaState
@@ -62,6 +63,9 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
     if preceding.index > log.committed_index and not log.holds(preceding):
         _refuse_append(state, event, out)
         return
+    out.divergence = _divergence(log, event)
+    if out.divergence is not None:
+        return
     fresh = _take_entries(state, now, event.entries, out)
     proven = preceding.index + len(event.entries)
     if event.commit_index > log.committed_index and proven > log.committed_index:
@@ -75,6 +79,24 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
     if claim.index > log.durable_index:
         claim = log.op_id_at(log.durable_index)
     reply(state, out, AppendReply(event.token, state.term, True, claim, log.committed_index), after_durable=False)
+
+
+def _divergence(log: LogView, event: AppendReceived) -> Divergence | None:
+    """Where the leader's log differs at or below the commit index, as far as the message and the own log tell."""
+    if event.preceding.index > log.committed_index:
+        return None
+    received = event.preceding
+    for entry in event.entries:
+        if _differs(log, received) or entry.op_id.index > log.committed_index:
+            break
+        received = entry.op_id
+    if not _differs(log, received):
+        return None
+    return Divergence(log.op_id_at(received.index), received)
+
+
+def _differs(log: LogView, op_id: OpId) -> bool:
+    return log.term_at(op_id.index) not in (None, op_id.term)
 
 
 def _take_entries(state: ReplicaState, now: float, entries: tuple[LogEntry, ...], out: Output) -> bool:
@@ -122,6 +144,8 @@ def append_own(state: ReplicaState, now: float, kind: EntryKind, out: Output, co
     op_id = OpId(state.term, state.log.last.index + 1)
     if config is not None:
         config = RaftConfig(op_id.index, tuple(sorted(config.members, key=lambda member: member.uuid)))
+        if state.own_change is None:
+            begin_own_change(state, now, op_id)
     state.log.append(op_id)
     out.append.append(LogEntry(op_id, kind, config))
     if config is not None:
@@ -150,6 +174,10 @@ def advance_commit(state: ReplicaState, now: float, out: Output) -> None:
     held = [row.match_index for row in state.voter_progress]
     held.append(log.durable_index)
     index = majority_value(held)
+    change = state.own_change
+    if change is not None and change.undo is not None and index < change.undo.index:
+        # A change that is undone never stands alone as the committed config: whoever asked for it would be told so.
+        index = min(index, change.change.index - 1)
     if index <= log.committed_index or index < state.own_term_index:
         return
     assert log.term_at(index) == state.term, (
@@ -174,7 +202,7 @@ def commit(state: ReplicaState, out: Output, index: int) -> None:
 
 def send_entries(state: ReplicaState, now: float, row: Progress, out: Output) -> None:
     """Sends the next range, unless an answer is waited for, the last attempt failed, or there is nothing to send."""
-    if row.in_flight or row.is_paused or row.needs_copy:
+    if row.in_flight or row.is_paused or row.needs_copy or row.is_leaving:
         return
     last = state.log.last.index
     if row.next_index <= last:
@@ -188,7 +216,7 @@ def send_contact(state: ReplicaState, now: float, row: Progress, out: Output) ->
     """
     if row.in_flight and now - row.sent_at >= state.options.request_timeout_s:
         row.in_flight, row.is_paused = 0, True
-    if row.in_flight:
+    if row.in_flight or row.is_leaving:
         _send_heartbeat(state, now, row, out)
     elif row.needs_copy:
         _send_range(state, now, row, row.next_index - 1, out)
@@ -203,10 +231,8 @@ def _send_range(state: ReplicaState, now: float, row: Progress, last_index: int,
     log = state.log
     if row.next_index <= log.preceding.index:
         # What it needs was collected before this process started. The probe still tells when a copy has arrived there.
-        row.needs_copy = True
-        row.next_index = log.last.index + 1
+        _have_copied(state, row, out)
         last_index = log.last.index
-        out.copy_to.append(row.uuid)
     state.last_request += 1
     row.in_flight, row.in_flight_preceding, row.in_flight_last = state.last_request, row.next_index - 1, last_index
     row.sent_at = now
@@ -242,6 +268,7 @@ def on_append_answered(state: ReplicaState, now: float, event: AppendAnswered, o
     if row is None or event.request > state.last_request:
         return
     row.answered_at, row.has_answered, row.is_paused = now, True, False
+    row.contacted_at = now
     if event.request > row.confirmed_request:
         row.confirmed_request = event.request
     if event.request == row.in_flight:
@@ -250,7 +277,7 @@ def on_append_answered(state: ReplicaState, now: float, event: AppendAnswered, o
             _note_match(state, now, row, event, out)
         else:
             _back_off(state, row, event, out)
-    elif not event.accepted and not row.in_flight and row.next_index > state.log.last.index:
+    elif not (event.accepted or row.in_flight or row.is_leaving) and row.next_index > state.log.last.index:
         # It does not even have what it acknowledged (its disk was replaced): find out what it has, without waiting for
         # a write.
         _send_range(state, now, row, row.next_index - 1, out)
@@ -271,6 +298,8 @@ def _note_match(state: ReplicaState, now: float, row: Progress, event: AppendAns
         # Entries were sent, and it has no more than before: try again with the next heartbeat, not in a tight loop.
         row.is_paused = True
     row.next_index = row.match_index + 1
+    if row.is_to_be_promoted:
+        row.note_round(now, state.log.last.index, state.options.election_timeout_s)
 
 
 def _back_off(state: ReplicaState, row: Progress, event: AppendAnswered, out: Output) -> None:
@@ -289,22 +318,37 @@ def _back_off(state: ReplicaState, row: Progress, event: AppendAnswered, out: Ou
         row.match_index = min(known, row.match_index)
     row.needs_copy = max(bound, known) < log.preceding.index
     if row.needs_copy:
-        row.next_index = log.last.index + 1
+        _have_copied(state, row, out)
+
+
+def _have_copied(state: ReplicaState, row: Progress, out: Output) -> None:
+    """It cannot be served from the log. Probes without entries go on and tell when a copy has arrived.
+
+    A member that is leaving is not copied; should it stay, that is seen when it is sent entries.
+    """
+    row.needs_copy = True
+    row.next_index = state.log.last.index + 1
+    row.forget_rounds()
+    if not row.is_leaving:
         out.copy_to.append(row.uuid)
 
 
-def on_request_failed(state: ReplicaState, event: RequestFailed) -> None:
+def on_request_failed(state: ReplicaState, now: float, event: RequestFailed) -> None:
     """No answer: the next attempt is the next heartbeat's, lest a dead server be called in a tight loop."""
     row = state.progress.get(event.follower)
-    if row is None:
+    if row is None or event.request > state.last_request:
         return
+    if event.is_alive:
+        row.contacted_at = now
     if event.request == row.in_flight:
         row.in_flight = 0
     if event.request > row.confirmed_request and not row.in_flight:
         row.is_paused = True
 
 
-def on_follower_needs_copy(state: ReplicaState, event: FollowerLacksTablet | FollowerBehindLog, out: Output) -> None:
+def on_follower_needs_copy(
+    state: ReplicaState, now: float, event: FollowerLacksTablet | FollowerBehindLog, out: Output
+) -> None:
     """It has no replica, or the own log no longer has what it needs.
 
     What it had acknowledged it may not have any more. Probes without entries go on at heartbeat pace and tell when a
@@ -319,9 +363,8 @@ def on_follower_needs_copy(state: ReplicaState, event: FollowerLacksTablet | Fol
         return
     if isinstance(event, FollowerLacksTablet):
         row.match_index = 0
-    row.needs_copy = True
-    row.next_index = state.log.last.index + 1
-    out.copy_to.append(row.uuid)
+        row.contacted_at = now
+    _have_copied(state, row, out)
 
 
 def advance_transfer(state: ReplicaState, now: float, out: Output) -> None:
@@ -380,12 +423,10 @@ def confirm_reads(state: ReplicaState, now: float, out: Output) -> None:
 def on_leader_clock(state: ReplicaState, now: float, out: Output) -> None:
     """Check-quorum, the end of a handover, heartbeats that are due."""
     if now >= state.quorum_check_at:
-        heard = [row.answered_at for row in state.voter_progress]
-        heard.append(now)
         if overslept(state, now, state.quorum_check_at):
             state.quorum_check_at = now + state.options.heartbeat_interval_s
         else:
-            state.quorum_check_at = majority_value(heard) + state.options.election_timeout_s
+            state.quorum_check_at = quorum_heard_at(state, now) + state.options.election_timeout_s
         if now >= state.quorum_check_at:
             become_follower(state, now, out, None)
             return

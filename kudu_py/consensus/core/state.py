@@ -10,8 +10,9 @@ from typing import Protocol
 
 from kudu_py.common.errors import KuduError, not_the_leader
 from kudu_py.common.ids import ServerId
+from kudu_py.common.opid import OpId
 from kudu_py.consensus.core.log_view import LogView
-from kudu_py.consensus.core.model import HardState, MemberType, RaftConfig, RaftOptions, Role
+from kudu_py.consensus.core.model import HardState, Member, MemberType, RaftConfig, RaftOptions, Role
 from kudu_py.consensus.core.progress import Progress
 from kudu_py.consensus.core.reads import ReadQueue
 
@@ -58,6 +59,32 @@ class Transfer:
 
 
 @dataclass(slots=True, eq=False)
+class OwnChange:
+    """A config change that this leader appended, in the term that it leads, and that is not committed yet.
+
+    Only for such a change may it go back to the previous members. A leader that finds another's change in its log
+    cannot know whether that was committed, and a next one begun: members from before it and those of the next one need
+    not have a server in common.
+
+    Attributes:
+        change: the entry.
+        previous: the committed config from before it.
+        due_at: when it is to be undone if it is not committed by then.
+        undo: the entry that undoes it, once there is one. Change and undo commit together, and an undo is not undone.
+    """
+
+    change: OpId
+    previous: RaftConfig
+    due_at: float
+    undo: OpId | None = None
+
+    @property
+    def last(self) -> OpId:
+        """The entry that settles it."""
+        return self.undo or self.change
+
+
+@dataclass(slots=True, eq=False)
 class ReplicaState:
     """The state of one replica between two steps; `invariants.check` says what always holds.
 
@@ -77,8 +104,11 @@ class ReplicaState:
         failed_pre_votes: in a row; each doubles the pause before the next.
         was_late: whether the last deadline was put off because this replica itself came late to it.
         campaign: questions out, if any.
-        progress: by uuid, for each other member of the active config, in the config's order; empty unless leading.
+        progress: by uuid, for each other member of the active config, in the config's order, and behind them for each
+            that only the members before an own change have; empty unless leading.
         voter_progress: those that are counted.
+        promotable: those that are to be promoted.
+        own_change: what this leader has changed and not committed.
         own_term_index: index of the no-op this leadership began with; 0 unless leading.
         quorum_check_at: when check-quorum has to be looked at again.
         last_request: number of the last append or heartbeat sent to anybody, never reused in the life of the process.
@@ -106,6 +136,8 @@ class ReplicaState:
     campaign: Campaign | None = None
     progress: dict[ServerId, Progress] = field(default_factory=dict)
     voter_progress: list[Progress] = field(default_factory=list)
+    promotable: list[Progress] = field(default_factory=list)
+    own_change: OwnChange | None = None
     own_term_index: int = 0
     quorum_check_at: float = NEVER
     last_request: int = 0
@@ -134,6 +166,13 @@ class ReplicaState:
     def has_committed_in_own_term(self) -> bool:
         """Whether this leader's no-op is committed, so that its commit index is not one of the past."""
         return 0 < self.own_term_index <= self.log.committed_index
+
+    def member(self, uuid: ServerId) -> Member | None:
+        """The member of this uuid by the active config, or by one before it that may yet come back."""
+        for config in (*reversed(self.pending_configs), self.committed_config):
+            if (member := config.member(uuid)) is not None:
+                return member
+        return None
 
     def hears_live_leader(self, now: float) -> bool:
         """Whether an election would disturb: it leads, or heard a leader within the shortest election timeout."""

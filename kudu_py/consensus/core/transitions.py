@@ -41,7 +41,8 @@ def become_follower(state: ReplicaState, now: float, out: Output, leader: Server
     state.leader = leader
     state.campaign = None
     if was_leader:
-        state.progress, state.voter_progress = {}, []
+        state.progress, state.voter_progress, state.promotable = {}, [], []
+        state.own_change = None
         state.own_term_index = 0
         state.quorum_check_at = NEVER
         state.transfer = None
