@@ -1,0 +1,127 @@
+"""`SimNode`: one server process after another on one simulated disk, network and clock, whatever the server is."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, Self, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from kudu_py.common.ids import ServerId, mint_id
+from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
+from kudu_py.env.workers import InlineWorkers
+from kudu_py.tablet.directories import ReplicaDirectories
+from kudu_py.testing.sim_clock import SimClock
+from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
+from kudu_py.testing.sim_network import SimNetwork, SimServer
+
+
+class Server(Protocol):
+    """What lives in the process."""
+
+    def add_services(self, server: ServiceRegistry) -> None: ...
+    async def start(self) -> None: ...
+    async def drain(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def abandon(self) -> None: ...
+
+
+S = TypeVar("S", bound=Server)
+
+
+@dataclass(eq=False)
+class SimNode(ABC, Generic[S]):
+    """One server. Its disk outlives its process: `start` after `stop` or a crash finds what was durable.
+
+    Attributes:
+        fatal: what ended the process, if anything.
+        running: the process. threads: its way to the disk.
+    """
+
+    uuid: ServerId
+    address: str
+    master_addresses: tuple[str, ...]
+    network: SimNetwork
+    disk: SimDisk
+    clock: SimClock
+    rng: random.Random
+    fatal: list[BaseException] = field(default_factory=list)
+    running: S | None = None
+    server: SimServer | None = None
+    threads: SimDiskThreads | None = None
+
+    @classmethod
+    def on_empty_disk(cls, network: SimNetwork, address: str, master_addresses: tuple[str, ...]) -> Self:
+        """A server that is not started yet; everything drawn from the network's rng."""
+        disk = SimDisk(network.rng)
+        disk.make_dir("/data")
+        disk.sync_dir("/")
+        return cls(
+            uuid=ServerId(mint_id(network.rng)),
+            address=address,
+            master_addresses=master_addresses,
+            network=network,
+            disk=disk,
+            clock=SimClock(),
+            rng=random.Random(network.rng.getrandbits(64)),
+        )
+
+    @abstractmethod
+    def build(self, surroundings: Surroundings) -> S:
+        """The server, over these seams."""
+
+    @property
+    def process(self) -> S:
+        """The process that runs."""
+        assert self.running is not None, f"{self.address} does not run"
+        return self.running
+
+    async def start(self) -> None:
+        """Starts the process."""
+        self.fatal.clear()
+        self.threads = SimDiskThreads(self.disk, self.rng)
+        self.running = self.build(
+            Surroundings(
+                uuid=self.uuid,
+                address=self.address,
+                start_time_micros=self.clock.wall_micros(),
+                software_version="simulated",
+                directories=ReplicaDirectories("/data"),
+                threads=self.threads,
+                workers=InlineWorkers(),
+                dialer=self.network.dialer(self.address),
+                clock=self.clock,
+                rng=self.rng,
+                registry=CollectorRegistry(),
+                on_fatal=self.fatal.append,
+            )
+        )
+        self.server = self.network.server(self.address, self.uuid)
+        self.running.add_services(self.server)
+        await self.server.start()
+        await self.running.start()
+
+    async def stop(self) -> None:
+        """Ends the process in good order."""
+        await self.process.drain()
+        assert self.server is not None
+        await self.server.stop()
+        await self.process.stop()
+        self.running = None
+
+    async def crash(self) -> None:
+        """Power is cut: what was not synced is gone, or a part of it."""
+        self.network.kill(self.address)
+        if not self.disk.is_crashed:
+            self.disk.power_cut()
+        running, self.running = self.running, None
+        if running is not None:
+            await running.abandon()
+
+    async def restart(self) -> None:
+        """After `crash` or `stop`."""
+        if self.disk.is_crashed:
+            self.disk.restart()
+        await self.start()
