@@ -13,7 +13,7 @@ In this order, while the superblock says COPYING:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId
@@ -23,22 +23,8 @@ from kudu_py.env.disk import Disk
 from kudu_py.tablet import metadata
 from kudu_py.tablet.directories import ReplicaDirectories, remove_tree
 from kudu_py.tablet.metadata import DataState, Superblock
+from kudu_py.tablet.tablet_copy.client import FetchedReplica
 from kudu_py.wal.recovery import recover
-
-
-@dataclass(frozen=True, slots=True)
-class InstallSource:
-    """What is to be put in place.
-
-    Attributes:
-        superblock, consensus: the source's.
-        rows_directory, log_directory: where the files were gathered; complete and synced.
-    """
-
-    superblock: Superblock
-    consensus: ConsensusRecord
-    rows_directory: str
-    log_directory: str
 
 
 def last_op_id_of_log(disk: Disk, directory: str, tablet_id: TabletId) -> OpId:
@@ -53,45 +39,45 @@ def last_op_id_of_log(disk: Disk, directory: str, tablet_id: TabletId) -> OpId:
     return recovered.last
 
 
-def last_op_id_fetched(disk: Disk, source: InstallSource) -> OpId:
+def last_op_id_fetched(disk: Disk, fetched: FetchedReplica) -> OpId:
     """Step 1: the end of the fetched log. Blocks: for disk jobs.
 
     Raises:
         KuduError: CORRUPTION that says what does not fit. OSError: the disk could not be read.
     """
-    superblock, tablet_id = source.superblock, source.superblock.tablet_id
-    if superblock.data_state is not DataState.READY or source.consensus.tablet_id != tablet_id:
+    superblock, tablet_id = fetched.superblock, fetched.superblock.tablet_id
+    if superblock.data_state is not DataState.READY or fetched.consensus.tablet_id != tablet_id:
         raise _misfit(tablet_id, f"its superblock is {superblock.data_state.value}")
-    last = last_op_id_of_log(disk, source.log_directory, tablet_id)
+    last = last_op_id_of_log(disk, fetched.log_directory, tablet_id)
     if last < superblock.checkpoint:
         raise _misfit(tablet_id, f"its log ends at {last}, before its checkpoint {superblock.checkpoint}")
-    if last.index < source.consensus.config.config_index:
+    if last.index < fetched.consensus.config.config_index:
         raise _misfit(
-            tablet_id, f"its log ends at {last}, before its committed config {source.consensus.config.config_index}"
+            tablet_id, f"its log ends at {last}, before its committed config {fetched.consensus.config.config_index}"
         )
     return last
 
 
 def put_in_place(
-    disk: Disk, directories: ReplicaDirectories, local: ConsensusRecord | None, source: InstallSource
+    disk: Disk, directories: ReplicaDirectories, local: ConsensusRecord | None, fetched: FetchedReplica
 ) -> Superblock:
     """Steps 2 to 4; the superblock as it is then. Blocks: for disk jobs.
 
     Raises:
         OSError: which of its metadata holds is not known before a restart; fatal for the process.
     """
-    tablet_id = source.superblock.tablet_id
-    ConsensusMetadata.create(disk, directories.consensus_metadata_path(tablet_id), merge(local, source.consensus))
+    tablet_id = fetched.superblock.tablet_id
+    ConsensusMetadata.create(disk, directories.consensus_metadata_path(tablet_id), merge(local, fetched.consensus))
     for gathered, place in (
-        (source.rows_directory, directories.row_directory(tablet_id)),
-        (source.log_directory, directories.log_directory(tablet_id)),
+        (fetched.rows_directory, directories.row_directory(tablet_id)),
+        (fetched.log_directory, directories.log_directory(tablet_id)),
     ):
         remove_tree(disk, place)  # nothing that counts: the replica was deleted before
         disk.rename(gathered, place)
         disk.sync_dir(place.rpartition("/")[0])
         disk.sync_dir(gathered.rpartition("/")[0])
     ready = replace(
-        source.superblock,
+        fetched.superblock,
         data_state=DataState.READY,
         tombstone_last_op_id=None,
         quarantine="",

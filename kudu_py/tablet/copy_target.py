@@ -1,4 +1,4 @@
-"""`CopyTarget`: one copy to this server while it is under way: what it remembers, and how it is ended early."""
+"""`CopyTarget`: one copy to this server while it is under way, and how it is ended early."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TypeVar
 
-from kudu_py.common.errors import ErrorCode, KuduError, Verdict
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.tablet.copy_order import CopyOrder
 from kudu_py.tablet.metadata import Superblock
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class CopyTarget:
-    """A copy, from the moment it is accepted to its end.
+    """A copy, from the moment it is accepted to its end; made by the task that carries it out.
 
     Attributes:
         order: what was asked for.
@@ -29,39 +29,15 @@ class CopyTarget:
         self.remembered = remembered
         self.copying: Superblock | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._work: asyncio.Task[object] | None = None
+        task = asyncio.current_task()
+        assert task is not None, "a copy is carried out by a task"
+        self._task: asyncio.Task[object] = task
         self._is_cancelled = False
         self._is_installing = False
-
-    async def interruptible(self, work: Coroutine[object, object, T]) -> T:
-        """Does what may take long and may be cut short at any point: waits for a turn, fetches.
-
-        Raises:
-            asyncio.CancelledError: the copy was cancelled; not the caller.
-        """
-        if self._is_cancelled:
-            work.close()
-            raise asyncio.CancelledError
-        task = asyncio.create_task(work, name=f"copy {self.order.tablet_id}")
-        self._work = task
-        try:
-            return await task
-        finally:
-            self._work = None
-
-    def begin_install(self) -> None:
-        """From now on it goes through to its end: what remains is short, and half of it is not left behind.
-
-        Raises:
-            asyncio.CancelledError: it was cancelled before.
-        """
-        if self._is_cancelled:
-            raise asyncio.CancelledError
-        self._is_installing = True
-        self.remembered = None
+        self._is_ending = False
 
     def cancel(self) -> None:
-        """Ends it; `ended` says when.
+        """Asks for its end; `ended` says when. What was fetched is kept for the next.
 
         Raises:
             KuduError: ILLEGAL_STATE: all is fetched, and the replica is about to run.
@@ -69,9 +45,47 @@ class CopyTarget:
         if self._is_installing:
             raise KuduError(
                 ErrorCode.ILLEGAL_STATE,
-                f"the copy of tablet {self.order.tablet_id} has fetched everything and is being put in place",
-                verdict=Verdict.TRY_LATER,
+                f"tablet {self.order.tablet_id} is all here and is being put in place; it is too late to cancel its "
+                "copy",
             )
-        self._is_cancelled = True
-        if self._work is not None:
-            self._work.cancel()
+        if not self._is_cancelled and not self._is_ending:
+            self._is_cancelled = True
+            self._task.cancel()
+
+    async def begin_install(self) -> None:
+        """From now on it goes through to its end: what remains is short, and half of it is not left behind.
+
+        Raises:
+            asyncio.CancelledError: it was cancelled before.
+        """
+        await asyncio.sleep(0)  # the last moment at which a cancellation is heard
+        self._is_installing = True
+        self.remembered = None
+
+    def failed(self, error: BaseException) -> BaseException:
+        """It ended in this error, and is being cleared away: a cancellation comes too late from now on. Why it failed.
+
+        Raises:
+            asyncio.CancelledError: it was the task that was cancelled, not the copy.
+        """
+        self._is_ending, self._is_installing = True, False
+        if not isinstance(error, asyncio.CancelledError):
+            return error
+        if not self._is_cancelled or self._task.uncancel():
+            raise error
+        return KuduError(ErrorCode.CANCELLED, f"the copy of tablet {self.order.tablet_id} to this server was cancelled")
+
+
+async def to_its_end(work: Coroutine[object, object, T]) -> T:
+    """Awaits what must not be left half done; a cancellation of the caller is raised when it has ended."""
+    task = asyncio.ensure_future(work)
+    is_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            is_cancelled = True
+    result = task.result()
+    if is_cancelled:
+        raise asyncio.CancelledError
+    return result

@@ -17,8 +17,8 @@ Without a quarantine 1, 2 and 4 are left out and 5 removes.
  6. the consensus metadata, and last the superblock: while it is there, what is left of this is done by the next start.
 Only for a replica that never was counted, or for an administrator who knows that it never will be again.
 
-*A copy that failed* goes back to DELETED the same way: what had been put in place already goes back to the directory
-in which it was gathered, for the next copy.
+*A copy that failed* goes back to DELETED: what had been put in place already is moved back to where it was gathered,
+for the next copy, and then the superblock says DELETED again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from kudu_py.tablet import metadata, quarantine
 from kudu_py.tablet.directories import ReplicaDirectories, remove_tree
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.quarantine import QuarantineKind, QuarantineName
+from kudu_py.tablet.tablet_copy.landing import LandingDirectory
 
 
 def delete_files(
@@ -78,8 +79,14 @@ def abandon_copy(disk: Disk, directories: ReplicaDirectories, copying: Superbloc
         OSError: as `delete_files`.
     """
     assert copying.data_state is DataState.COPYING, copying.data_state
-    tombstone = copying.as_tombstone(copying.tombstone_last_op_id, copying.quarantine)
-    metadata.write(disk, directories.superblock_path(copying.tablet_id), tombstone)
+    tablet_id, name = copying.tablet_id, QuarantineName.parse(copying.quarantine)
+    if name is not None and copying.copy_source is not None:
+        gathered = LandingDirectory(quarantine.path_of(directories, str(name)), copying.copy_source)
+        if disk.exists(gathered.path):
+            _move(disk, directories.log_directory(tablet_id), gathered.log)
+            _move(disk, directories.row_directory(tablet_id), gathered.rows)
+    tombstone = copying.as_tombstone(copying.tombstone_last_op_id)
+    metadata.write(disk, directories.superblock_path(tablet_id), tombstone)
     _finish(disk, directories, tombstone)
     return tombstone
 
@@ -116,12 +123,12 @@ def _finish(disk: Disk, directories: ReplicaDirectories, tombstone: Superblock) 
     log, rows = directories.log_directory(tablet_id), directories.row_directory(tablet_id)
     name = QuarantineName.parse(tombstone.quarantine)
     into = quarantine.path_of(directories, str(name)) if name is not None else ""
-    if name is not None and disk.exists(into):
-        if name.kind is QuarantineKind.DELETED and (disk.exists(log) or disk.exists(rows)):
+    if into and disk.exists(into):
+        if disk.exists(log) or disk.exists(rows):
             path = directories.consensus_metadata_path(tablet_id)
             _copy_file(disk, path, into, quarantine.CONSENSUS_METADATA_NAME)
-        _move(disk, log, into, quarantine.LOG_NAME)
-        _move(disk, rows, into, quarantine.ROWS_NAME)
+        _move(disk, log, f"{into}/{quarantine.LOG_NAME}")
+        _move(disk, rows, f"{into}/{quarantine.ROWS_NAME}")
     else:
         remove_tree(disk, log)
         remove_tree(disk, rows)
@@ -151,10 +158,10 @@ def _copy_file(disk: Disk, path: str, into: str, name: str) -> None:
     disk.sync_dir(into)
 
 
-def _move(disk: Disk, path: str, into: str, name: str) -> None:
+def _move(disk: Disk, path: str, to: str) -> None:
     """Moves a directory, durably; nothing if it is not there."""
     if not disk.exists(path):
         return
-    disk.rename(path, f"{into}/{name}")
-    disk.sync_dir(into)  # before the place it comes from: a crash in between must not find it nowhere
+    disk.rename(path, to)
+    disk.sync_dir(to.rpartition("/")[0])  # before where it comes from: a crash in between must not find it nowhere
     disk.sync_dir(path.rpartition("/")[0])

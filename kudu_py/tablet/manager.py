@@ -42,7 +42,6 @@ from kudu_py.pb import consensus_pb2
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.tablet import bootstrap, copy_install, deletion, metadata, quarantine
 from kudu_py.tablet.context import ReplicaOptions, ServerContext
-from kudu_py.tablet.copy_install import InstallSource
 from kudu_py.tablet.copy_order import (
     CopyOrder,
     LocalReplica,
@@ -51,13 +50,14 @@ from kudu_py.tablet.copy_order import (
     require_nothing_forgotten,
     require_obedience,
 )
-from kudu_py.tablet.copy_target import CopyTarget
+from kudu_py.tablet.copy_target import CopyTarget, to_its_end
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.durable_metadata import metadata_durable
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.quarantine import QuarantineEntry, QuarantineKind
-from kudu_py.tablet.tablet_copy.board import CopyProgressBoard
+from kudu_py.tablet.tablet_copy.board import Copy, CopyProgressBoard
+from kudu_py.tablet.tablet_copy.client import FetchedReplica, fetch
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.tablet.tombstone import Tombstone
 from kudu_py.wal.recent import CacheBudget
@@ -122,6 +122,7 @@ class TabletManager:
                 note it.
             on_fatal: told that the process has to end: a log or metadata could not be written, or a replica broke.
         """
+        self._dialer = dialer
         self._links = PeerLinks(dialer=dialer, clock=clock, options=options.links)
         self._context = ServerContext(
             uuid=uuid,
@@ -431,7 +432,7 @@ class TabletManager:
         if target is not None:
             if expected_config_index_max is not None:
                 raise already_in_progress(key)
-            await self._cancel(target)
+            await self._end_copy(target)
         if key in self._tombstones and key not in self._transitions and delete_type is DeleteType.TOMBSTONED:
             return
         await self._undisturbed(
@@ -564,9 +565,9 @@ class TabletManager:
         target = self._copies.get(TabletId(require_id(tablet_id, "tablet_id")))
         if target is None:
             raise KuduError(ErrorCode.NOT_FOUND, f"tablet {tablet_id} is not being copied to this server")
-        await self._cancel(target)
+        await self._end_copy(target)
 
-    async def _cancel(self, target: CopyTarget) -> None:
+    async def _end_copy(self, target: CopyTarget) -> None:
         target.cancel()
         await asyncio.shield(target.ended)
 
@@ -599,23 +600,19 @@ class TabletManager:
         tablet_id = order.tablet_id
         bound_log = _log.bind(tablet=tablet_id, source=order.source)
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                table_name = self._table_name(tablet_id)
-                shown = await target.interruptible(
-                    stack.enter_async_context(context.copies.copying(tablet_id, order.source, table_name))
-                )
+            async with context.copies.copying(tablet_id, order.source, self._table_name(tablet_id)) as shown:
                 local = await self._local(tablet_id)  # its turn may have come late
                 require_obedience(order, local)
-                await self._become_copying(target)
-                bound_log.info("copy_began", caller=order.caller, term=order.caller_term)
-                source = await target.interruptible(self._fetch(target, local))
-                target.begin_install()
+                await to_its_end(self._become_copying(target))
+                bound_log.info("copy_accepted", caller=order.caller, term=order.caller_term)
+                fetched = await self._fetch(target, local, shown)
+                await target.begin_install()
                 shown.note_installing()
-                ready = await self._install(target, local, source)
+                ready = await self._install(target, local, fetched)
         except (KuduError, OSError, asyncio.CancelledError) as error:
-            why = "it was cancelled" if isinstance(error, asyncio.CancelledError) else str(error)
-            bound_log.warning("copy_failed", error=why)
-            self._copy_errors[tablet_id] = why
+            why = target.failed(error)
+            bound_log.warning("copy_failed", error=str(why))
+            self._copy_errors[tablet_id] = str(why)
             await self._abandon(target)
             return
         bound_log.info("copy_installed", checkpoint=str(ready.checkpoint))
@@ -706,18 +703,31 @@ class TabletManager:
         self._replicas[tablet_id] = TabletReplica.copying(context, target.copying)
         context.on_report(tablet_id)
 
-    async def _fetch(self, target: CopyTarget, local: LocalReplica) -> InstallSource:
-        raise KuduError(ErrorCode.NOT_SUPPORTED, "tablet copies are not built in yet")
+    async def _fetch(self, target: CopyTarget, local: LocalReplica, shown: Copy) -> FetchedReplica:
+        order, context, copying = target.order, self._context, target.copying
+        assert copying is not None, "the superblock says COPYING before anything is fetched"
+        return await fetch(
+            context=context,
+            dialer=self._dialer,
+            tablet_id=order.tablet_id,
+            source_uuid=order.source,
+            source_address=order.source_address,
+            committed_op_id=max(
+                order.committed_op_id or MIN_OP_ID, local.committed_op_id, key=lambda op_id: op_id.index
+            ),
+            directory=quarantine.path_of(context.directories, copying.quarantine),
+            on_progress=shown.note_progress,
+        )
 
-    async def _install(self, target: CopyTarget, local: LocalReplica, source: InstallSource) -> Superblock:
-        """Puts what was fetched in place; nothing votes meanwhile."""
+    async def _install(self, target: CopyTarget, local: LocalReplica, fetched: FetchedReplica) -> Superblock:
+        """Puts what was fetched in place; nobody votes meanwhile."""
         context, tablet_id = self._context, target.order.tablet_id
         disk, directories = context.threads.disk, context.directories
-        last = await context.threads.run(lambda: copy_install.last_op_id_fetched(disk, source))
+        last = await context.threads.run(lambda: copy_install.last_op_id_fetched(disk, fetched))
         require_nothing_forgotten(local, last, target.order.source)
         await self._dismiss_voter(tablet_id)
         promised = (await self._load_promises(tablet_id)).durable
-        return await self._change_files(lambda: copy_install.put_in_place(disk, directories, promised, source))
+        return await self._change_files(lambda: copy_install.put_in_place(disk, directories, promised, fetched))
 
     async def _abandon(self, target: CopyTarget) -> None:
         """Back to the tombstone, if the superblock says COPYING; the next start does it for a server that stops."""
@@ -725,6 +735,7 @@ class TabletManager:
         if copying is None or self._is_stopping:
             return
         target.remembered = None
+        await self._dismiss_voter(tablet_id)
         tombstone = await self._change_files(
             lambda: deletion.abandon_copy(context.threads.disk, context.directories, copying)
         )

@@ -2,8 +2,8 @@
 
 Below `quarantine/`, one directory for each deletion and one for each copy:
 `<tablet id>-<microseconds since the epoch>-deleted` holds `superblock` and `consensus-metadata` as they were, and the
-log (`wals/`) and the rows (`data/`), moved there by renaming; `<tablet id>-<…>-copy` holds what the copy fetched, in
-directories of the same names. Nothing here is ever read to answer anybody: a deletion's is for an administrator who
+log (`wals/`) and the rows (`data/`), moved there by renaming; `<tablet id>-<…>-copy` holds what copies fetched, by
+source (`tablet_copy/landing.py`). Nothing here is ever read to answer anybody: a deletion's is for an administrator who
 has to find out what happened, a copy's is verified again before it is used.
 
 Both are bounded by age and by bytes, the oldest go first, and all of them go when the disk is short of room: a replica
