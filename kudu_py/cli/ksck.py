@@ -7,6 +7,7 @@ gathered. Upstream's `kudu cluster ksck` is the model of sections and verdicts.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -30,6 +31,10 @@ T = TypeVar("T")
 
 CALL_TIMEOUT_S = 10.0
 CHECKSUM_TIMEOUT_S = 600.0
+LOOKS_MAX = 4
+LOOK_AGAIN_S = 1.0
+"""Servers are asked one after the other, and the masters hear of a change a heartbeat later than its group: what only
+disagrees is looked at again before it is called a problem."""
 
 
 @dataclass(slots=True)
@@ -45,15 +50,32 @@ class MasterSeen:
 
 @dataclass(slots=True)
 class ServerSeen:
-    """One tablet server the masters know, and what it answered: its replicas by tablet id."""
+    """One tablet server the masters know, and what it answered: its replicas by tablet id.
+
+    Attributes:
+        state, mode: names of TabletServerState and TabletServerMode.
+        fault_domain: may be empty; see `domain`.
+    """
 
     uuid: str
     address: str
     state: str
+    mode: str = "NORMAL"
+    fault_domain: str = ""
     is_serving: bool = False
     error: str = ""
     problems: list[str] = field(default_factory=list)
     replicas: dict[str, tserver_pb2.TabletStatus] = field(default_factory=dict)
+
+    @property
+    def domain(self) -> str:
+        """What fails as one with it: the domain that the operator named, or else the host."""
+        return self.fault_domain or self.address.rpartition(":")[0]
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it does not answer, or the masters have not heard of it lately."""
+        return bool(self.error) or self.state != "LIVE"
 
 
 @dataclass(slots=True)
@@ -91,7 +113,15 @@ class ClusterSeen:
 
 @dataclass(slots=True)
 class TabletVerdict:
-    """One tablet's health: "HEALTHY", or what is wrong with it, worst first."""
+    """One tablet's health.
+
+    Attributes:
+        verdict: HEALTHY; RECOVERING: it lacks something that is being made; DEGRADED: it lacks something; UNAVAILABLE:
+            no majority of its voters runs.
+        problems: what is wrong with it, worst first.
+        notes: what goes on and is no problem.
+        disagrees: its replicas and the masters say different things, as they may for a moment.
+    """
 
     tablet_id: str
     table_name: str
@@ -100,6 +130,8 @@ class TabletVerdict:
     row_count: int
     verdict: str
     problems: list[str]
+    notes: list[str] = field(default_factory=list)
+    disagrees: bool = False
 
 
 @dataclass(slots=True)
@@ -159,38 +191,52 @@ async def leader_master(dialer: GrpcDialer, addresses: Iterable[str]) -> tuple[s
 
 
 async def gather(addresses: list[str], *, checksum: bool) -> ClusterSeen:
-    """Asks every master and every server.
+    """Asks every master and every server; again, a few times, while some only disagree.
 
     Raises:
         KuduError: UNAVAILABLE if no master answers.
     """
     dialer = GrpcDialer()
     try:
-        leader, masters, cluster_id = await leader_master(dialer, addresses)
-        stub = master_pb2_grpc.MasterServiceStub(dialer.channel(leader))
-        seen = ClusterSeen(cluster_id=cluster_id, masters=masters)
-        known = await call(stub.ListTabletServers(master_pb2.ListTabletServersRequest(), timeout=CALL_TIMEOUT_S))
-        seen.servers = [
-            ServerSeen(server.uuid, server.rpc_address, master_pb2.TabletServerState.Name(server.state))
-            for server in known.servers
-        ]
-        await asyncio.gather(
-            *[_ask_master(dialer, master) for master in masters if not master.error],
-            *[_ask_server(dialer, server) for server in seen.servers],
-        )
-        tables = await call(stub.ListTables(master_pb2.ListTablesRequest(), timeout=CALL_TIMEOUT_S))
-        for info in tables.tables:
-            locations = await call(
-                stub.GetTableLocations(
-                    master_pb2.GetTableLocationsRequest(table_id=info.table_id), timeout=CALL_TIMEOUT_S
-                )
-            )
-            seen.tables.append(TableSeen(info.table_id, info.name, info.num_replicas, list(locations.tablet_locations)))
+        seen = await _look(dialer, addresses)
+        for _ in range(LOOKS_MAX - 1):
+            if not any(tablet.disagrees for tablet in assess(seen).tablets):
+                break
+            await asyncio.sleep(LOOK_AGAIN_S)
+            seen = await _look(dialer, addresses)
         if checksum:
             await _checksum_all(dialer, seen)
         return seen
     finally:
         await dialer.close()
+
+
+async def _look(dialer: GrpcDialer, addresses: list[str]) -> ClusterSeen:
+    leader, masters, cluster_id = await leader_master(dialer, addresses)
+    stub = master_pb2_grpc.MasterServiceStub(dialer.channel(leader))
+    seen = ClusterSeen(cluster_id=cluster_id, masters=masters)
+    known = await call(stub.ListTabletServers(master_pb2.ListTabletServersRequest(), timeout=CALL_TIMEOUT_S))
+    seen.servers = [
+        ServerSeen(
+            server.uuid,
+            server.rpc_address,
+            state=master_pb2.TabletServerState.Name(server.state),
+            mode=master_pb2.TabletServerMode.Name(server.mode or master_pb2.NORMAL),
+            fault_domain=server.fault_domain,
+        )
+        for server in known.servers
+    ]
+    await asyncio.gather(
+        *[_ask_master(dialer, master) for master in masters if not master.error],
+        *[_ask_server(dialer, server) for server in seen.servers],
+    )
+    tables = await call(stub.ListTables(master_pb2.ListTablesRequest(), timeout=CALL_TIMEOUT_S))
+    for info in tables.tables:
+        locations = await call(
+            stub.GetTableLocations(master_pb2.GetTableLocationsRequest(table_id=info.table_id), timeout=CALL_TIMEOUT_S)
+        )
+        seen.tables.append(TableSeen(info.table_id, info.name, info.num_replicas, list(locations.tablet_locations)))
+    return seen
 
 
 async def _ask_master(dialer: GrpcDialer, master: MasterSeen) -> None:
@@ -263,13 +309,9 @@ def assess(seen: ClusterSeen) -> Report:
     problems += [f"master {master.address}: {problem}" for master in seen.masters for problem in master.problems]
     notes: list[str] = []
     for server in seen.servers:
-        problems += [f"tablet server {server.uuid} at {server.address}: {each}" for each in server.problems]
-        if server.error:
-            problems.append(f"tablet server {server.uuid} at {server.address} does not answer: {server.error}")
-        elif server.state != "LIVE":
-            problems.append(f"tablet server {server.uuid} at {server.address} is {server.state} for the masters")
-        elif not server.is_serving:
-            problems.append(f"tablet server {server.uuid} at {server.address} is not serving yet")
+        server_problems, server_notes = _assess_server(server, seen)
+        problems += server_problems
+        notes += server_notes
     servers = {server.uuid: server for server in seen.servers}
     checksums: dict[str, list[ReplicaChecksum]] = {}
     for each in seen.checksums or []:
@@ -279,12 +321,68 @@ def assess(seen: ClusterSeen) -> Report:
         for tablet in table.tablets:
             verdict = _assess_tablet(table, tablet, servers, checksums.get(tablet.tablet_id, []))
             tablets.append(verdict)
-            problems.extend(
-                f"tablet {tablet.tablet_id} of table {table.name}: {problem}" for problem in verdict.problems
-            )
+            what = f"tablet {tablet.tablet_id} of table {table.name}"
+            problems += [f"{what}: {problem}" for problem in verdict.problems]
+            notes += [f"{what}: {note}" for note in verdict.notes]
+    notes += _shared_domains(seen, servers)
     if not seen.servers:
         notes.append("no tablet server has registered yet")
     return Report(seen, tablets, problems, notes)
+
+
+def _assess_server(server: ServerSeen, seen: ClusterSeen) -> tuple[list[str], list[str]]:
+    """Problems and notes of one tablet server.
+
+    One whose absence an operator has announced is no problem; the tablets that lack its replicas may be.
+    """
+    name = f"tablet server {server.uuid} at {server.address}"
+    problems = [f"{name}: {each}" for each in server.problems]
+    notes = []
+    away = ""
+    if server.error:
+        away = f"does not answer: {server.error}"
+    elif server.state != "LIVE":
+        away = f"is {server.state} for the masters"
+    elif not server.is_serving:
+        away = "is not serving yet"
+    left = sum(r.ts_uuid == server.uuid for table in seen.tables for tablet in table.tablets for r in tablet.replicas)
+    if server.mode == "MAINTENANCE":
+        notes.append(f"{name} is in maintenance" + (f" and {away}" if away else ""))
+    elif server.mode == "RETIRED" and not left:
+        notes.append(f"{name} is retired" + (f" and {away}" if away else ": it can be stopped"))
+    else:
+        if server.mode in ("RETIRING", "RETIRED"):
+            notes.append(
+                f"{name} is being retired: {counted(left, 'replica')} {'is' if left == 1 else 'are'} left on it"
+            )
+        if away:
+            problems.append(f"{name} {away}")
+    return problems, notes
+
+
+def _shared_domains(seen: ClusterSeen, servers: dict[str, ServerSeen]) -> list[str]:
+    """A note on tablets that one failure can hit twice. Where there is another way, the rebalancer takes it."""
+    found: list[tuple[str, str, str, int]] = []
+    for table in seen.tables:
+        for tablet in table.tablets:
+            voters = [r for r in tablet.replicas if r.member_type == consensus_pb2.VOTER]
+            if len(voters) > _wanted_voters(table, tablet):
+                continue  # one of them is about to go
+            domains = Counter(servers[r.ts_uuid].domain for r in voters if r.ts_uuid in servers)
+            domain, most = max(domains.items(), key=lambda item: (item[1], item[0]), default=("", 0))
+            if most > 1:
+                found.append((tablet.tablet_id, table.name, domain, most))
+    if not found:
+        return []
+    tablet_id, table_name, domain, most = found[0]
+    one = f"tablet {tablet_id} of table {table_name} has {most} replicas in fault domain {domain}"
+    there = counted(len({server.domain for server in seen.servers}), "domain")
+    more = f", and {counted(len(found) - 1, 'more tablet')} share domains" if len(found) > 1 else ""
+    return [f"{one}{more}: one failure can take several replicas; servers are in {there}"]
+
+
+def _wanted_voters(table: TableSeen, tablet: master_pb2.TabletLocations) -> int:
+    return tablet.wanted_voters or table.num_replicas
 
 
 def _assess_tablet(
@@ -294,22 +392,30 @@ def _assess_tablet(
     checksums: list[ReplicaChecksum],
 ) -> TabletVerdict:
     problems: list[str] = []
+    notes: list[str] = []
     voters = {replica.ts_uuid for replica in tablet.replicas if replica.member_type == consensus_pb2.VOTER}
+    wanted = _wanted_voters(table, tablet)
     running: dict[str, tserver_pb2.TabletStatus] = {}
+    is_copied = False
     for replica in tablet.replicas:
         server = servers.get(replica.ts_uuid)
         status = server.replicas.get(tablet.tablet_id) if server else None
-        if server is None or server.error:
-            problems.append(f"the server of replica {replica.ts_uuid} does not answer")
-        elif status is None:
-            problems.append(f"server {replica.ts_uuid} does not have its replica")
-        elif status.state != tserver_pb2.RUNNING:
-            state = tserver_pb2.TabletState.Name(status.state)
-            problems.append(f"replica {replica.ts_uuid} is {state}{': ' + status.error if status.error else ''}")
-        else:
+        trouble = _replica_trouble(replica.ts_uuid, server, status)
+        is_copied |= status is not None and status.data_state == tserver_pb2.COPYING
+        if not trouble:
+            assert status is not None
             running[replica.ts_uuid] = status
-    if len(voters) < table.num_replicas:
-        problems.append(f"{len(voters)} of {table.num_replicas} voters: under-replicated")
+        if replica.ts_uuid in voters:
+            problems += [trouble] if trouble else []
+        else:
+            # A learner counts for nothing yet: whatever it lacks is lacking nowhere else.
+            notes.append(f"replica {replica.ts_uuid} is joining" + (f": {trouble}" if trouble else " and catches up"))
+    if len(voters) < wanted:
+        joining = len(tablet.replicas) - len(voters)
+        more = f", {joining} joining" if joining else ""
+        problems.append(f"{len(voters)} of {wanted} voters{more}: under-replicated")
+    elif len(voters) > wanted:
+        notes.append(f"it has {counted(len(voters), 'voter')} and is meant to have {wanted}: some are about to go")
     if len(running.keys() & voters) * 2 <= len(voters):
         problems.insert(0, "no majority of its voters is running: the tablet is unavailable")
     leaders = {uuid for uuid, status in running.items() if status.consensus_state.role == consensus_pb2.LEADER}
@@ -318,10 +424,10 @@ def _assess_tablet(
     leader = current[0] if current else ""
     if running and not leader:
         problems.append("it has no leader")
-    problems += _disagreements(tablet, running, leader)
-    problems += _checksum_problems(checksums)
-    unavailable = any("unavailable" in problem for problem in problems)
-    verdict = "HEALTHY" if not problems else "UNAVAILABLE" if unavailable else "DEGRADED"
+    disagreements = _disagreements(tablet, running, leader)
+    problems += disagreements
+    problems += _checksum_problems([each for each in checksums if each.ts_uuid in voters or not each.error])
+    verdict = _verdict(problems, is_recovering=is_copied or len(voters) < len(tablet.replicas))
     return TabletVerdict(
         tablet_id=tablet.tablet_id,
         table_name=table.name,
@@ -330,7 +436,33 @@ def _assess_tablet(
         row_count=running[leader].row_count if leader else 0,
         verdict=verdict,
         problems=problems,
+        notes=notes,
+        disagrees=verdict != "UNAVAILABLE" and (bool(disagreements) or not leader),
     )
+
+
+def _verdict(problems: list[str], *, is_recovering: bool) -> str:
+    if not problems:
+        return "HEALTHY"
+    if any("unavailable" in problem for problem in problems):
+        return "UNAVAILABLE"
+    return "RECOVERING" if is_recovering else "DEGRADED"
+
+
+def _replica_trouble(uuid: str, server: ServerSeen | None, status: tserver_pb2.TabletStatus | None) -> str:
+    """Why a replica does not run; empty if it does."""
+    if server is None or server.error:
+        return f"the server of replica {uuid} does not answer"
+    if status is None:
+        return f"server {uuid} does not have its replica"
+    if status.data_state == tserver_pb2.COPYING:
+        return f"replica {uuid} is being copied"
+    if status.data_state == tserver_pb2.DELETED:
+        return f"of replica {uuid} only a tombstone is left{': ' + status.error if status.error else ''}"
+    if status.state != tserver_pb2.RUNNING:
+        state = tserver_pb2.TabletState.Name(status.state)
+        return f"replica {uuid} is {state}{': ' + status.error if status.error else ''}"
+    return ""
 
 
 def _disagreements(
