@@ -1,54 +1,34 @@
-"""`kudu-py cluster`: the health of a whole cluster."""
+"""`kudu-py cluster`: the health and the balance of a whole cluster, and its recovery from the worst."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from kudu_py.cli import ksck as checker
-from kudu_py.cli.console import make_console, plain_table
-from kudu_py.cli.ksck import Report
+from kudu_py.cli.arguments import FormatOption, MastersArgument, ReportFormat, YesOption, split_addresses
+from kudu_py.cli.balance_report import balance_json, print_balance
+from kudu_py.cli.console import make_console, plain_table, say
+from kudu_py.cli.ksck import CALL_TIMEOUT_S, Report
+from kudu_py.cli.majority_loss import Loss, TabletSeen, loss_lines
+from kudu_py.cli.majority_recovery import Outcome, bring_back, look, losses, outcome_text, recovery_json
+from kudu_py.cli.masters import Masters, run_with_masters
+from kudu_py.cli.op import EXIT_INTERRUPTED
+from kudu_py.cli.unsafe_config import NO_WAY_BACK, caller_id, confirm, now_micros
 from kudu_py.common.counted import counted
+from kudu_py.pb import master_pb2
 
-app = typer.Typer(help="The health of a whole cluster.", no_args_is_help=True)
-
-Masters = Annotated[str, typer.Argument(help="Comma-separated master addresses, host:port.", metavar="MASTERS")]
-
-
-class ReportFormat(StrEnum):
-    """How the report is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-def split_addresses(masters: str) -> list[str]:
-    """The addresses of a comma-separated list.
-
-    Raises:
-        typer.BadParameter: one is no host:port.
-    """
-    addresses = [address.strip() for address in masters.split(",") if address.strip()]
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise typer.BadParameter(f"{address!r} is no host:port, such as 127.0.0.1:7051", param_hint="MASTERS")
-    if not addresses:
-        raise typer.BadParameter("give at least one master address, such as 127.0.0.1:7051", param_hint="MASTERS")
-    return addresses
+app = typer.Typer(help="Health and balance of a whole cluster, and recovery from the worst.", no_args_is_help=True)
 
 
 @app.command()
 def ksck(
-    masters: Masters,
-    format_: Annotated[
-        ReportFormat, typer.Option("--format", help="Text for people, or JSON for programs.")
-    ] = ReportFormat.TEXT,
+    masters: MastersArgument,
+    format_: FormatOption = ReportFormat.TEXT,
     checksum_scan: Annotated[bool, typer.Option(help="Compare the rows of all replicas at one snapshot.")] = False,
 ) -> None:
     """Check masters, tablet servers, tablets and replicas; exits 0 if healthy, 1 if not, 3 if no master answers."""
@@ -58,6 +38,105 @@ def ksck(
     else:
         print_text(report)
     raise typer.Exit(0 if report.is_healthy else 1)
+
+
+@app.command()
+def rebalance(
+    masters: MastersArgument,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Show what the masters' rebalancer would do next; change nothing.")
+    ] = False,
+    format_: FormatOption = ReportFormat.TEXT,
+) -> None:
+    """Show how replicas and leaders are spread, and what the masters would do about it.
+
+    The masters balance by themselves; --report-only is a must.
+
+    Example: kudu-py cluster rebalance 127.0.0.1:7051 --report-only
+    """
+    if not report_only:
+        raise typer.BadParameter(
+            "the masters balance by themselves (--auto_rebalancing_enabled); this command only shows what they would "
+            "do: add --report-only",
+            param_hint="--report-only",
+        )
+
+    async def body(masters: Masters) -> master_pb2.GetBalanceResponse:
+        request = master_pb2.GetBalanceRequest()
+        return await masters.ask(lambda stub: stub.GetBalance(request, timeout=CALL_TIMEOUT_S))
+
+    balance = run_with_masters(split_addresses(masters), body)
+    if format_ is ReportFormat.JSON:
+        print(json.dumps(balance_json(balance), indent=2))
+    else:
+        print_balance(balance)
+
+
+@app.command("recover_majority_loss")
+def recover_majority_loss(
+    masters: MastersArgument,
+    table: Annotated[list[str] | None, typer.Option(help="Only this table; may be given several times.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be lost; change nothing.")] = False,
+    yes: YesOption = False,
+    format_: FormatOption = ReportFormat.TEXT,
+) -> None:
+    """Bring back tablets that have lost the majority of their voters for good. Acknowledged writes may be lost.
+
+    Of each it finds the most up-to-date replica that is left, and says what
+    would be lost. After a yes it makes what is left the whole group, which then
+    takes writes again, and waits until the masters have copied it to other
+    servers. Run again, it goes on where it was. Exits 1 if a tablet cannot be
+    brought back.
+
+    Example: kudu-py cluster recover_majority_loss 127.0.0.1:7051 --dry-run
+    """
+    addresses = split_addresses(masters)
+
+    async def find(masters: Masters) -> list[TabletSeen]:
+        return await look(masters, table or [])
+
+    tablets = run_with_masters(addresses, find)
+    found = losses(tablets)
+    is_json = format_ is ReportFormat.JSON
+    if not is_json or not dry_run:
+        _say_losses(tablets, found)
+    hopeless = [loss for loss in found if not loss.kept]
+    possible = [loss for loss in found if loss.kept]
+    outcomes: list[Outcome] = []
+    if possible and not dry_run:
+        say(f"\n{NO_WAY_BACK}")
+        confirm(f"Give up what is lost, and go on with what is left of {counted(len(possible), 'tablet')}?", yes=yes)
+        outcomes = _recover(addresses, possible)
+    if is_json:
+        print(json.dumps(recovery_json(tablets, found, outcomes), indent=2))
+    else:
+        for outcome in outcomes:
+            print(outcome_text(outcome))
+    failed = [outcome for outcome in outcomes if not outcome.voters]
+    raise typer.Exit(1 if hopeless or failed else 0)
+
+
+def _say_losses(tablets: list[TabletSeen], found: list[Loss]) -> None:
+    """Before anything is asked: to standard error, for standard output is for what was done."""
+    whole = counted(len(tablets), "tablet")
+    if not found:
+        say(f"no majority is lost: each of {whole} has one, or none was asked for")
+        return
+    say(f"{len(found)} of {whole} {'has' if len(found) == 1 else 'have'} lost the majority of voters:")
+    now = now_micros()
+    for loss in found:
+        say("\n" + "\n".join(loss_lines(loss, now)))
+
+
+def _recover(addresses: list[str], possible: list[Loss]) -> list[Outcome]:
+    async def body(masters: Masters) -> list[Outcome]:
+        return await bring_back(masters, possible, caller_id=caller_id("recover_majority_loss"))
+
+    try:
+        return run_with_masters(addresses, body)
+    except KeyboardInterrupt:
+        say("what was begun goes on by itself. Run the same command again for the rest, and to see how it stands")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def as_json(report: Report) -> dict[str, object]:

@@ -9,9 +9,15 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _PIPED_WIDTH = 100_000
 """Nothing is cut off or wrapped for a program that reads our output."""
+
+
+def say(text: str) -> None:
+    """One line of progress or advice, on standard error: standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def make_console() -> Console:
@@ -26,7 +32,7 @@ def plain_table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, numbers
     for title in titles:
         table.add_column(title, no_wrap=True, overflow="ignore", justify="right" if title in numbers else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*[Text(cell) for cell in row])  # what servers say is no markup
     return table
 
 

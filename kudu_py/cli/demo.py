@@ -22,9 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kudu_py.cli import playground
-from kudu_py.cli.console import command_name
+from kudu_py.cli.console import command_name, say
 from kudu_py.cli.playground import PlaygroundRecord
-from kudu_py.cli.playground_group import say
 from kudu_py.common.errors import ErrorCode, KuduError
 
 TABLE = "flights"

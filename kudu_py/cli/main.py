@@ -11,8 +11,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from kudu_py import __version__
-from kudu_py.cli import cluster, daemons, demo, playground_group, table, tserver
-from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.cli import cluster, daemons, demo, op, playground_group, remote_replica, table, tablet, tserver
+from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -27,7 +27,10 @@ app = typer.Typer(
 app.add_typer(playground_group.app, name="playground")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(table.app, name="table")
+app.add_typer(tablet.app, name="tablet")
 app.add_typer(tserver.app, name="tserver")
+app.add_typer(op.app, name="op")
+app.add_typer(remote_replica.app, name="remote_replica")
 app.add_typer(daemons.master_app, name="master")
 app.command("demo")(demo.demo)
 
@@ -56,6 +59,8 @@ def main() -> NoReturn:
         app()
     except KuduError as error:
         print(f"error: {error.message}", file=sys.stderr)
+        if error.verdict is Verdict.UNKNOWN:
+            print("It is not known whether what was asked for was done: look before you ask again.", file=sys.stderr)
         unreachable = error.details.get("unreachable") == "masters"
         sys.exit(EXIT_UNREACHABLE if unreachable else EXIT_USAGE if error.code in _USAGE_CODES else EXIT_FAILED)
     except KeyboardInterrupt:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kudu_py.cli import playground
-from kudu_py.cli.console import command_name, make_console, plain_table
+from kudu_py.cli.console import command_name, make_console, plain_table, say
 from kudu_py.cli.playground import PlaygroundRecord
 
 app = typer.Typer(help="A local cluster of real processes.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Option("--dir", help="Where data, logs and playground.json lie.", resolve_path=True)]
-
-
-def say(text: str) -> None:
-    """One line of progress, on standard error: standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
 
 
 @app.command()

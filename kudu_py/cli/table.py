@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
-from kudu_py.cli.cluster import Masters, ReportFormat, split_addresses
+from kudu_py.cli import op
+from kudu_py.cli.arguments import FormatOption, MastersArgument, ReportFormat, WaitOption, split_addresses
 from kudu_py.cli.console import make_console, plain_table
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, leader_master
 from kudu_py.common.counted import counted
@@ -36,7 +37,6 @@ POLL_INTERVAL_S = 0.05
 
 app = typer.Typer(help="Create, list, describe, delete and scan tables.", no_args_is_help=True)
 
-Format = Annotated[ReportFormat, typer.Option("--format", help="Text for people, or JSON for programs.")]
 Name = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name.")]
 
 
@@ -60,7 +60,7 @@ async def ask_leader(masters: str, what: Callable[[master_pb2_grpc.MasterService
 
 @app.command()
 def create(
-    masters: Masters,
+    masters: MastersArgument,
     description: Annotated[
         str, typer.Argument(metavar="JSON", help="Upstream's JSON for a table; @FILE reads a file, - standard input.")
     ],
@@ -103,9 +103,9 @@ def _read_argument(given: str) -> str:
 
 @app.command("list")
 def list_(
-    masters: Masters,
+    masters: MastersArgument,
     filter_: Annotated[str, typer.Option("--filter", help="Only names that contain this.")] = "",
-    format_: Format = ReportFormat.TEXT,
+    format_: FormatOption = ReportFormat.TEXT,
 ) -> None:
     """List tables by name."""
 
@@ -131,7 +131,7 @@ def list_(
 
 
 @app.command()
-def describe(masters: Masters, table: Name, format_: Format = ReportFormat.TEXT) -> None:
+def describe(masters: MastersArgument, table: Name, format_: FormatOption = ReportFormat.TEXT) -> None:
     """Show a table's columns, partitions, tablets and their replicas."""
     from kudu_py.common import wire
     from kudu_py.common.partition import describe_partition
@@ -215,7 +215,7 @@ def _description(
 
 
 @app.command()
-def delete(masters: Masters, table: Name) -> None:
+def delete(masters: MastersArgument, table: Name) -> None:
     """Delete a table and all its rows."""
 
     async def run(stub: master_pb2_grpc.MasterServiceAsyncStub) -> object:
@@ -224,9 +224,30 @@ def delete(masters: Masters, table: Name) -> None:
     asyncio.run(ask_leader(masters, run))
 
 
+@app.command("set_replication_factor")
+def set_replication_factor(
+    masters: MastersArgument,
+    table: Name,
+    count: Annotated[int, typer.Argument(min=1, help="How many voters each tablet is to have; odd.")],
+    wait: WaitOption = False,
+    format_: FormatOption = ReportFormat.TEXT,
+) -> None:
+    """Change how many voters the tablets of a table have. Goes on without its caller.
+
+    Example: kudu-py table set_replication_factor 127.0.0.1:7051 metrics 5 --wait
+    """
+
+    async def run(stub: master_pb2_grpc.MasterServiceAsyncStub) -> str:
+        request = master_pb2.ChangeVotingReplicaCountRequest(table_name=table, count=count)
+        answer = await call(stub.ChangeVotingReplicaCount(request, timeout=CALL_TIMEOUT_S), wrote=True)
+        return answer.operation_id
+
+    op.begun(split_addresses(masters), asyncio.run(ask_leader(masters, run)), wait=wait, format_=format_)
+
+
 @app.command()
 def scan(
-    masters: Masters,
+    masters: MastersArgument,
     table: Name,
     columns: Annotated[str, typer.Option(help="Comma-separated columns, in that order (default: all).")] = "",
     predicates: Annotated[
