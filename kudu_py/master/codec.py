@@ -118,6 +118,11 @@ def operation_state_to_pb(state: OperationState) -> master_pb2.Operation.State.V
     return _OPERATION_STATE_TO_PB[state]
 
 
+def member_type_from_pb(number: int) -> MemberType | None:
+    """A member type from the wire; None: not one that is known."""
+    return next((kind for kind, known in _MEMBER_TYPE_TO_PB.items() if known == number), None)
+
+
 def encode_table(entry: TableEntry) -> bytes:
     """A table for the sys catalog."""
     return catalog_pb2.SysTableEntry(

@@ -7,8 +7,8 @@ Order of start, and why:
 3. On a first start the sys catalog is created, with all masters as its members. Every master comes to the same config
 by
    itself: it asks each address who answers there.
-4. Background tasks: leadership, which begins a reign when this master is elected; the reconciler; upkeep of the sys
-catalog.
+4. Background tasks: leadership, which begins a reign when this master is elected; the reconciler; the rebalancer;
+upkeep of the sys catalog.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ from kudu_py.env.clock import HybridClock
 from kudu_py.master.catalog.change import CatalogChange
 from kudu_py.master.catalog.committer import Committer
 from kudu_py.master.catalog.options import CatalogOptions
+from kudu_py.master.catalog.table_ops import Servers
+from kudu_py.master.consensus_client import ConsensusClient
 from kudu_py.master.leadership import Leadership
 from kudu_py.master.metrics import register_metrics
-from kudu_py.master.reconciler import Reconciler
+from kudu_py.master.operations import Operations
+from kudu_py.master.rebalancer import Rebalancer, RebalancerOptions
+from kudu_py.master.reconciler import Reconciler, servers_of
+from kudu_py.master.replica_changes import ReplicaChanges, TabletTurns
 from kudu_py.master.service import MasterServicer
 from kudu_py.master.sys_catalog import (
     SYS_CATALOG_PARTITION,
@@ -41,6 +46,7 @@ from kudu_py.master.sys_catalog import (
     SYS_CATALOG_TABLE_NAME,
     SysCatalog,
 )
+from kudu_py.master.tablet_leaders import TabletLeaders
 from kudu_py.master.ts_admin_client import TsAdminClient
 from kudu_py.master.ts_registry import TsRegistry
 from kudu_py.pb import (
@@ -82,6 +88,7 @@ class MasterSettings:
     master_addresses: tuple[str, ...] = ()
     replica: ReplicaOptions = field(default_factory=ReplicaOptions)
     catalog: CatalogOptions = field(default_factory=CatalogOptions)
+    rebalancer: RebalancerOptions = field(default_factory=RebalancerOptions)
     flush_age_s: float = 120.0
     calls_max: int = 512
     memory_limit_bytes: int = 2 << 30
@@ -124,6 +131,8 @@ class Master:
             self._sys_catalog_replica, change_bytes_max=options.change_bytes_max, flush_age_s=settings.flush_age_s
         )
         self.committer = Committer(self.sys_catalog, on_published=self._on_published, on_doubt=self._on_doubt)
+        consensus = ConsensusClient(around.dialer)
+        self.turns = TabletTurns()
         self.reconciler = Reconciler(
             committer=self.committer,
             registry=self.registry,
@@ -131,6 +140,32 @@ class Master:
             clock=around.clock,
             rng=around.rng,
             options=options,
+        )
+        self.replica_changes = ReplicaChanges(
+            committer=self.committer,
+            leaders=TabletLeaders(registry=self.registry, admin=consensus),
+            admin=consensus,
+            turns=self.turns,
+            servers=self._servers,
+            clock=around.clock,
+            rng=around.rng,
+            on_bug=around.on_fatal,
+        )
+        self.operations = Operations(
+            committer=self.committer,
+            registry=self.registry,
+            servers=self._servers,
+            clock=around.clock,
+            rng=around.rng,
+            options=options,
+        )
+        self.rebalancer = Rebalancer(
+            committer=self.committer,
+            registry=self.registry,
+            mover=self.operations,
+            consensus=consensus,
+            clock=around.clock,
+            options=settings.rebalancer,
         )
         self.leadership = Leadership(
             sys_catalog=self.sys_catalog,
@@ -145,6 +180,9 @@ class Master:
             committer=self.committer,
             registry=self.registry,
             reconciler=self.reconciler,
+            changes=self.replica_changes,
+            operations=self.operations,
+            balance=self.rebalancer.balance,
             dialer=around.dialer,
             clock=around.clock,
             rng=around.rng,
@@ -218,10 +256,12 @@ class Master:
         replica.running()
         self._is_running = True
         self._work.push_async_callback(self.committer.close)
+        self._work.push_async_callback(self.replica_changes.close)
         await self._work.enter_async_context(self._tasks)
         self._tasks.run_forever(self.disk_watch.run(), name="disk watch")
         self._tasks.run_forever(self.leadership.run(), name="leadership")
         self._tasks.run_forever(self.reconciler.run(), name="reconciler")
+        self._tasks.run_forever(self.rebalancer.run(), name="rebalancer")
         self._tasks.run_forever(self.sys_catalog.keep_up(), name="sys catalog upkeep")
 
     async def drain(self) -> None:
@@ -244,6 +284,9 @@ class Master:
         """Ends the reign and all background work, and touches no file: the half of `stop` that a power cut leaves."""
         self._is_running = False
         await self._work.aclose()
+
+    def _servers(self) -> Servers:
+        return servers_of(self.committer.require_reign().state, self.registry, self.clock.monotonic())
 
     def _sys_catalog_replica(self) -> TabletReplica:
         return self.manager.replica(SYS_CATALOG_TABLET_ID)

@@ -19,9 +19,10 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import RandomBits, ServerId, TabletId
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.committer import Committer, LockKey, LockKind, Reign
-from kudu_py.master.catalog.entries import TabletState
+from kudu_py.master.catalog.entries import TabletServerMode, TabletState
 from kudu_py.master.catalog.nudge_ops import CreateReplica, Nudge, nudges_for
 from kudu_py.master.catalog.options import CatalogOptions
+from kudu_py.master.catalog.state import CatalogState
 from kudu_py.master.catalog.table_ops import Servers, plan_replace_tablets
 from kudu_py.master.ts_admin_client import TsAdmin
 from kudu_py.master.ts_registry import TsRegistry
@@ -215,7 +216,7 @@ class Reconciler:
                 lambda state: plan_replace_tablets(
                     state,
                     overdue,
-                    servers=servers_of(self._registry, self._clock.monotonic()),
+                    servers=servers_of(state, self._registry, self._clock.monotonic()),
                     rng=self._rng,
                     note=f"it did not begin to run within {patience_s:g} s",
                 ),
@@ -231,11 +232,15 @@ class Reconciler:
                 _log.warning("tablet_replaced", tablet=tablet.tablet_id, table=tablet.table_id, note=tablet.note)
 
 
-def servers_of(registry: TsRegistry, now_s: float) -> Servers:
-    """The tablet servers as planners may see them."""
+def servers_of(state: CatalogState, registry: TsRegistry, now_s: float) -> Servers:
+    """The tablet servers as planners may see them: one in maintenance or on its way out takes nothing new."""
     known = registry.servers
     return Servers(
-        live=tuple(server.as_candidate for server in known if registry.is_live(server.uuid, now_s)),
+        live=tuple(
+            server.as_candidate
+            for server in known
+            if registry.is_live(server.uuid, now_s) and state.mode_of(server.uuid) is TabletServerMode.NORMAL
+        ),
         known=frozenset(server.uuid for server in known),
         settling=registry.is_settling(now_s),
     )

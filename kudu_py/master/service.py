@@ -19,13 +19,16 @@ from kudu_py.consensus.codec import role_to_pb
 from kudu_py.consensus.core.model import Role
 from kudu_py.env.clock import Clock
 from kudu_py.master import codec
+from kudu_py.master.admin_service import AdminServicer
 from kudu_py.master.catalog.committer import Committer, LockKey, LockKind, Reign
 from kudu_py.master.catalog.entries import TableEntry, TabletEntry, TabletState
 from kudu_py.master.catalog.options import CatalogOptions
 from kudu_py.master.catalog.report_ops import ReplicaState, changed_by_report, plan_report, unknown_tablets
 from kudu_py.master.catalog.state import CatalogState
 from kudu_py.master.catalog.table_ops import plan_create_table, plan_delete_table
+from kudu_py.master.operations import Operations
 from kudu_py.master.reconciler import Reconciler, servers_of
+from kudu_py.master.replica_changes import ReplicaChanges
 from kudu_py.master.sys_catalog import SysCatalog
 from kudu_py.master.ts_registry import Report, TabletServer, TsRegistry
 from kudu_py.pb import common_pb2, master_pb2, master_pb2_grpc
@@ -39,10 +42,11 @@ _REIGN_PATIENCE_S = 1.0
 _UNKNOWN_TABLETS_LOGGED_MAX = 10
 
 
-class MasterServicer(master_pb2_grpc.MasterServiceServicer):
+class MasterServicer(AdminServicer):
     """The catalog's door.
 
     Args:
+        changes, operations, balance: what administrators' calls are handed to.
         registration: what this master says of itself.
         master_addresses: of all masters, as configured.
     """
@@ -54,6 +58,9 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
         committer: Committer,
         registry: TsRegistry,
         reconciler: Reconciler,
+        changes: ReplicaChanges,
+        operations: Operations,
+        balance: Callable[[], master_pb2.GetBalanceResponse],
         dialer: Dialer,
         clock: Clock,
         rng: RandomBits,
@@ -61,6 +68,13 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
         registration: Callable[[], common_pb2.ServerRegistration],
         master_addresses: Callable[[], tuple[str, ...]],
     ) -> None:
+        super().__init__(
+            confirmed_reign=self._confirmed_reign,
+            changes=changes,
+            operations=operations,
+            balance=balance,
+            options=options,
+        )
         self._sys_catalog = sys_catalog
         self._committer = committer
         self._registry = registry
@@ -68,7 +82,6 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
         self._dialer = dialer
         self._clock = clock
         self._rng = rng
-        self._options = options
         self._registration = registration
         self._master_addresses = master_addresses
 
@@ -84,7 +97,7 @@ class MasterServicer(master_pb2_grpc.MasterServiceServicer):
             lambda state: plan_create_table(
                 state,
                 wanted,
-                servers=servers_of(self._registry, self._clock.monotonic()),
+                servers=servers_of(state, self._registry, self._clock.monotonic()),
                 options=self._options,
                 rng=self._rng,
                 now_micros=self._clock.wall_micros(),

@@ -95,6 +95,10 @@ class Locks:
             raise
         return lambda: self._release(held)
 
+    def is_held(self, key: LockKey) -> bool:
+        """Whether somebody has it."""
+        return key in self._waiting
+
     @property
     def count(self) -> int:
         """Keys that are held."""

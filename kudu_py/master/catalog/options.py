@@ -25,6 +25,12 @@ class CatalogOptions:
         nudges_in_flight_max: calls to tablet servers outstanding at once.
         change_bytes_max: the largest change, encoded; below the largest Write.
         table_locations_ttl_s: how long clients may remember locations.
+        replica_change_timeout_s: how long an administrator's change of one replica may take if the caller sets no
+            deadline.
+        follower_unavailable_considered_failed_s: a replica whose server has been silent for so long, or that has needed
+            a copy for so long without getting anywhere, is replaced.
+        copies_per_server_max: replicas that may be on their way to, or from, one tablet server at once because of what
+            the masters decided.
     """
 
     default_num_replicas: int = 3
@@ -38,6 +44,9 @@ class CatalogOptions:
     nudges_in_flight_max: int = 64
     change_bytes_max: int = 6 << 20
     table_locations_ttl_s: float = 300.0
+    replica_change_timeout_s: float = 30.0
+    follower_unavailable_considered_failed_s: float = 300.0
+    copies_per_server_max: int = 10
 
     def __post_init__(self) -> None:
         for name in ("default_num_replicas", "max_num_replicas"):
@@ -53,6 +62,7 @@ class CatalogOptions:
         for name in (
             "tserver_unresponsive_timeout_s", "tablet_creation_timeout_s", "heartbeat_interval_s", "nudge_interval_s",
             "nudge_timeout_s", "nudges_in_flight_max", "change_bytes_max", "table_locations_ttl_s",
+            "replica_change_timeout_s", "follower_unavailable_considered_failed_s", "copies_per_server_max",
         ):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise KuduError(ErrorCode.CONFIGURATION_ERROR, f"{name} must be positive, not {getattr(self, name)}")

@@ -109,6 +109,16 @@ def plan_report(state: CatalogState, server: ServerId, replicas: Iterable[Report
     return CatalogChange(tuple(entry for entry in entries if entry is not None))
 
 
+def newer_config(entry: TabletEntry, reported: RaftConfig) -> TabletEntry:
+    """The entry with a committed config that somebody reported, if that is newer than the one it has.
+
+    Committed configs of one tablet are totally ordered by their index in its log; two of the same index are the same.
+    """
+    if reported.config_index > entry.config.config_index and reported.members:
+        return replace(entry, config=reported)
+    return entry
+
+
 def unknown_tablets(state: CatalogState, replicas: Iterable[ReportedReplica]) -> list[TabletId]:
     """Reported tablets of which no record exists: to be logged, never to be deleted (seed 004, appendix A)."""
     return [r.tablet_id for r in replicas if r.tablet_id not in state.tablets]
@@ -118,11 +128,7 @@ def _news(entry: TabletEntry | None, server: ServerId, replica: ReportedReplica)
     """The entry after the report, or None if the report changes nothing in it."""
     if entry is None or not entry.is_live:
         return None
-    after = entry
-    reported = replica.committed_config
-    # Committed configs of one tablet are totally ordered by their index in its log; two of the same index are the same.
-    if reported is not None and reported.config_index > entry.config.config_index and reported.members:
-        after = replace(after, config=reported)
+    after = entry if replica.committed_config is None else newer_config(entry, replica.committed_config)
     if server not in after.seen and after.config.member(server) is not None:
         after = replace(after, seen=tuple(sorted((*after.seen, server))))
     if entry.state is TabletState.CREATING and _has_leader(after, replica):
