@@ -41,9 +41,11 @@ class ConsensusServicer(ConsensusServiceServicer):
         try:
             replica = self._lookup.consensus(tablet_id)
         except KuduError as error:
-            if error.code is not ErrorCode.TABLET_NOT_FOUND:
+            is_copying = error.details.get("data_state") == "COPYING"
+            if error.code is not ErrorCode.TABLET_NOT_FOUND and not is_copying:
                 raise
-            # A deleted replica remembers what it promised, and its vote may be the one that is missing (seed 002).
+            # A deleted replica remembers what it promised, and its vote may be the one that is missing (seed 002); so
+            # does one that was deleted to be copied.
             vote = await self._lookup.tombstone_vote(tablet_id, request)
             if vote is None:
                 raise

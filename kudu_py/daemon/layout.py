@@ -93,13 +93,29 @@ def open_or_create(
             lock.close()
             raise
     except OSError as error:
-        raise KuduError(
-            ErrorCode.CONFIGURATION_ERROR,
-            f"the data directory {root} cannot be used: {error.strerror or error}"
-            + (f" ({error.filename})" if error.filename not in (None, root) else ""),
-            details={"path": root},
-        ) from error
+        raise _unusable(root, error) from error
     return Layout(root, ServerId(instance.uuid), role, is_new, lock)
+
+
+def open_existing(disk: Disk, root: str) -> Layout:
+    """Takes the data directory of a server that does not run, for a tool that works on its files. Blocks.
+
+    Raises:
+        KuduError: CONFIGURATION_ERROR that names the directory: it is none, or its server runs; CORRUPTION.
+    """
+    try:
+        if not disk.exists(f"{root}/{INSTANCE_NAME}"):
+            raise _refusal(root, "is no data directory of a server")
+        lock = _lock(disk, root)
+        try:
+            instance = read_instance(disk, root)
+            _require_own(root, instance, instance.role, "")
+        except BaseException:
+            lock.close()
+            raise
+    except OSError as error:
+        raise _unusable(root, error) from error
+    return Layout(root, ServerId(instance.uuid), instance.role, False, lock)
 
 
 def read_instance(disk: Disk, root: str) -> storage_pb2.InstanceMetadata:
@@ -176,6 +192,15 @@ def _require_own(root: str, instance: storage_pb2.InstanceMetadata, role: str, e
         )
     if expected_uuid and instance.uuid != expected_uuid:
         raise _refusal(root, f"belongs to the server {instance.uuid}, and --expected_server_uuid is {expected_uuid}")
+
+
+def _unusable(root: str, error: OSError) -> KuduError:
+    return KuduError(
+        ErrorCode.CONFIGURATION_ERROR,
+        f"the data directory {root} cannot be used: {error.strerror or error}"
+        + (f" ({error.filename})" if error.filename not in (None, root) else ""),
+        details={"path": root},
+    )
 
 
 def _refusal(root: str, why: str) -> KuduError:

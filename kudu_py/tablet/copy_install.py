@@ -15,16 +15,52 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import structlog
+
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.common.ids import TabletId
+from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import MIN_OP_ID, OpId
+from kudu_py.consensus.core.model import HardState, RaftConfig
 from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord, merge
 from kudu_py.env.disk import Disk
-from kudu_py.tablet import metadata
+from kudu_py.tablet import metadata, quarantine
 from kudu_py.tablet.directories import ReplicaDirectories, remove_tree
 from kudu_py.tablet.metadata import DataState, Superblock
+from kudu_py.tablet.quarantine import QuarantineKind
 from kudu_py.tablet.tablet_copy.client import FetchedReplica
 from kudu_py.wal.recovery import recover
+
+_log = structlog.get_logger(__name__)
+
+
+def begin_copying(
+    disk: Disk, directories: ReplicaDirectories, remembered: Superblock, source: ServerId, now_micros: int
+) -> Superblock:
+    """Writes the superblock COPYING of what is a tombstone, or nothing at all yet; what it is then. Blocks.
+
+    Args:
+        remembered: the tombstone, or `never_hosted`.
+
+    Raises:
+        OSError: whether it is COPYING is not known before a restart; fatal for the process.
+    """
+    tablet_id = remembered.tablet_id
+    name = quarantine.open_directory(disk, directories, tablet_id, QuarantineKind.COPY, now_micros)
+    path = directories.consensus_metadata_path(tablet_id)
+    if not disk.exists(path):
+        # Before the superblock: a replica that votes, and be it as a tombstone, has its memory on disk.
+        ConsensusMetadata.create(disk, path, ConsensusRecord(tablet_id, HardState(0, None), RaftConfig(0, ())))
+    copying = remembered.as_copying(source, name)
+    metadata.write(disk, directories.superblock_path(tablet_id), copying)
+    _log.debug("copy_marked", tablet=tablet_id, source=source)
+    return copying
+
+
+def never_hosted(tablet_id: TabletId) -> Superblock:
+    """What is remembered of a tablet that was never here. It never acknowledged anything, so if the copy fails it may
+    vote for anybody, once a term.
+    """
+    return replace(Superblock.unknown(tablet_id, DataState.DELETED), tombstone_last_op_id=MIN_OP_ID)
 
 
 def last_op_id_of_log(disk: Disk, directory: str, tablet_id: TabletId) -> OpId:
@@ -37,6 +73,22 @@ def last_op_id_of_log(disk: Disk, directory: str, tablet_id: TabletId) -> OpId:
     for segment in (*recovered.segments, *((recovered.spare,) if recovered.spare is not None else ())):
         segment.end_use()
     return recovered.last
+
+
+def known_end_of_log(disk: Disk, directories: ReplicaDirectories, superblock: Superblock) -> OpId | None:
+    """The end of the log of a READY replica that does not run; None if it cannot be told, and then nobody must pretend:
+    a vote given in its name could elect a leader that lacks what it acknowledged. Blocks: for disk jobs.
+
+    A log without any entry is not believed: it looks the same as one whose files are gone.
+    """
+    tablet_id = superblock.tablet_id
+    directory = directories.log_directory(tablet_id)
+    try:
+        last = last_op_id_of_log(disk, directory, tablet_id) if disk.exists(directory) else MIN_OP_ID
+    except (KuduError, OSError) as error:
+        _log.warning("end_of_log_unknown", tablet=tablet_id, error=str(error))
+        return None
+    return last if last > MIN_OP_ID and last >= superblock.checkpoint else None
 
 
 def last_op_id_fetched(disk: Disk, fetched: FetchedReplica) -> OpId:
@@ -68,14 +120,16 @@ def put_in_place(
     """
     tablet_id = fetched.superblock.tablet_id
     ConsensusMetadata.create(disk, directories.consensus_metadata_path(tablet_id), merge(local, fetched.consensus))
-    for gathered, place in (
-        (fetched.rows_directory, directories.row_directory(tablet_id)),
-        (fetched.log_directory, directories.log_directory(tablet_id)),
+    _log.debug("copy_metadata_merged", tablet=tablet_id)
+    for what, gathered, place in (
+        ("rows", fetched.rows_directory, directories.row_directory(tablet_id)),
+        ("log", fetched.log_directory, directories.log_directory(tablet_id)),
     ):
         remove_tree(disk, place)  # nothing that counts: the replica was deleted before
         disk.rename(gathered, place)
         disk.sync_dir(place.rpartition("/")[0])
         disk.sync_dir(gathered.rpartition("/")[0])
+        _log.debug("copy_moved", tablet=tablet_id, what=what)
     ready = replace(
         fetched.superblock,
         data_state=DataState.READY,
@@ -85,6 +139,7 @@ def put_in_place(
         is_forgotten=False,
     )
     metadata.write(disk, directories.superblock_path(tablet_id), ready)
+    _log.debug("copy_ready", tablet=tablet_id)
     return ready
 
 

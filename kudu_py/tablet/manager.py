@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, unique
 from typing import TypeVar
 
@@ -31,7 +31,7 @@ from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.schema import Schema
 from kudu_py.consensus.core.model import HardState, RaftConfig
 from kudu_py.consensus.core.state import Chance
-from kudu_py.consensus.metadata import ConsensusMetadata, ConsensusRecord
+from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.consensus.peer_links import PeerLinks
 from kudu_py.consensus.raft_consensus import RaftConsensus
 from kudu_py.env.clock import Clock, HybridClock
@@ -55,7 +55,7 @@ from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.durable_metadata import metadata_durable
 from kudu_py.tablet.memory import MemoryBudget
 from kudu_py.tablet.metadata import DataState, Superblock
-from kudu_py.tablet.quarantine import QuarantineEntry, QuarantineKind
+from kudu_py.tablet.quarantine import QuarantineEntry
 from kudu_py.tablet.tablet_copy.board import Copy, CopyProgressBoard
 from kudu_py.tablet.tablet_copy.client import FetchedReplica, fetch
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
@@ -514,28 +514,14 @@ class TabletManager:
         return consensus.last_op_id
 
     async def _last_op_id(self, replica: TabletReplica) -> OpId | None:
-        """The end of the log of a replica that does not run; None if it cannot be told, and then nobody must pretend.
-
-        A log without any entry is not believed: it looks the same as one whose files are gone.
-        """
-        log = replica.opened_log
+        """The end of the log of a replica that does not run; None if it cannot be told."""
+        log, context = replica.opened_log, self._context
         if log is not None:
             return log.last_op_id if log.last_op_id > MIN_OP_ID else None
-        context, tablet_id = self._context, replica.tablet_id
-        directory = context.directories.log_directory(tablet_id)
-
-        def read() -> OpId | None:
-            disk = context.threads.disk
-            return copy_install.last_op_id_of_log(disk, directory, tablet_id) if disk.exists(directory) else None
-
-        try:
-            last_op_id = await context.threads.run(read)
-        except (KuduError, OSError) as error:
-            _log.warning("end_of_log_unknown", tablet=tablet_id, error=str(error))
-            return None
-        if last_op_id is None or last_op_id == MIN_OP_ID or last_op_id < replica.superblock.checkpoint:
-            return None
-        return last_op_id
+        superblock = replica.superblock
+        return await context.threads.run(
+            lambda: copy_install.known_end_of_log(context.threads.disk, context.directories, superblock)
+        )
 
     # Copying.
 
@@ -677,27 +663,16 @@ class TabletManager:
         tablet_id, context = target.order.tablet_id, self._context
         if tablet_id in self._replicas:
             target.remembered = await self._tombstone(tablet_id)
-        tombstone = target.remembered
-        is_new = tombstone is None
-        if tombstone is None:
-            # It never acknowledged anything, so it may vote for anybody, once a term, if the copy fails.
-            unknown = Superblock.unknown(tablet_id, DataState.DELETED)
-            tombstone = replace(unknown, tombstone_last_op_id=MIN_OP_ID)
-
-        def begin(remembered: Superblock) -> Superblock:
-            disk, directories = context.threads.disk, context.directories
-            name = quarantine.open_directory(
-                disk, directories, tablet_id, QuarantineKind.COPY, context.clock.wall_micros()
+        remembered = target.remembered or copy_install.never_hosted(tablet_id)
+        target.copying = await self._change_files(
+            lambda: copy_install.begin_copying(
+                context.threads.disk,
+                context.directories,
+                remembered,
+                target.order.source,
+                context.clock.wall_micros(),
             )
-            if is_new:
-                record = ConsensusRecord(tablet_id, HardState(0, None), RaftConfig(0, ()))
-                ConsensusMetadata.create(disk, directories.consensus_metadata_path(tablet_id), record)
-            copying = remembered.as_copying(target.order.source, name)
-            metadata.write(disk, directories.superblock_path(tablet_id), copying)
-            return copying
-
-        remembered = tombstone
-        target.copying = await self._change_files(lambda: begin(remembered))
+        )
         target.remembered = remembered
         self._tombstones.pop(tablet_id, None)
         self._replicas[tablet_id] = TabletReplica.copying(context, target.copying)

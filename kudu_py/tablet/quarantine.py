@@ -128,7 +128,7 @@ def entries(disk: Disk, directories: ReplicaDirectories) -> list[QuarantineEntry
         return []
     parsed = [QuarantineName.parse(name) for name in disk.list_dir(directories.quarantine)]
     return [
-        QuarantineEntry(name, _size_bytes(disk, path_of(directories, str(name)))) for name in parsed if name is not None
+        QuarantineEntry(name, size_bytes(disk, path_of(directories, str(name)))) for name in parsed if name is not None
     ]
 
 
@@ -160,7 +160,10 @@ def remove(disk: Disk, directories: ReplicaDirectories, name: QuarantineName) ->
     remove_tree(disk, path_of(directories, str(name)))
 
 
-def _size_bytes(disk: Disk, path: str) -> int:
+def size_bytes(disk: Disk, path: str) -> int:
+    """Of all files in a directory, or of a file; 0 if there is none. Blocks: for disk jobs."""
+    if not disk.exists(path):
+        return 0
     if not is_directory(disk, path):
         return disk.size(path)
-    return sum(_size_bytes(disk, f"{path}/{name}") for name in disk.list_dir(path))
+    return sum(size_bytes(disk, f"{path}/{name}") for name in disk.list_dir(path))

@@ -10,7 +10,13 @@ from kudu_py.common.wire import partition_from_pb, partition_schema_from_pb, sch
 from kudu_py.consensus.codec import config_from_pb
 from kudu_py.pb import tserver_admin_pb2
 from kudu_py.pb.tserver_admin_pb2_grpc import TabletServerAdminServiceServicer
-from kudu_py.tablet.manager import NewTablet, TabletManager
+from kudu_py.tablet.manager import DeleteType, NewTablet, TabletManager
+
+_DELETE_TYPE_FROM_PB = {
+    tserver_admin_pb2.UNKNOWN_TABLET_DELETE_TYPE: DeleteType.TOMBSTONED,
+    tserver_admin_pb2.TOMBSTONED: DeleteType.TOMBSTONED,
+    tserver_admin_pb2.DELETED_COMPLETELY: DeleteType.DELETED_COMPLETELY,
+}
 
 
 class TabletServerAdminServicer(TabletServerAdminServiceServicer):
@@ -39,13 +45,14 @@ class TabletServerAdminServicer(TabletServerAdminServiceServicer):
     async def DeleteTablet(
         self, request: tserver_admin_pb2.DeleteTabletRequest, context: Any
     ) -> tserver_admin_pb2.DeleteTabletResponse:
-        if request.delete_type not in (
-            tserver_admin_pb2.UNKNOWN_TABLET_DELETE_TYPE,
-            tserver_admin_pb2.TOMBSTONED,
-        ):
+        delete_type = _DELETE_TYPE_FROM_PB.get(request.delete_type)
+        if delete_type is None:
             raise KuduError(ErrorCode.INVALID_ARGUMENT, f"delete_type {request.delete_type} is not known")
         expected = request.expected_config_index_max if request.HasField("expected_config_index_max") else None
         await self._manager.delete_tablet(
-            request.tablet_id, reason=request.reason[:1024], expected_config_index_max=expected
+            request.tablet_id,
+            reason=request.reason[:1024],
+            expected_config_index_max=expected,
+            delete_type=delete_type,
         )
         return tserver_admin_pb2.DeleteTabletResponse()

@@ -23,7 +23,7 @@ class TabletReports:
         """All replicas and tombstones."""
         report = master_pb2.TabletReport(is_incremental=False, sequence=sequence)
         report.updated_tablets.extend(self._of_replica(replica) for replica in self._manager.replicas())
-        report.updated_tablets.extend(_of_tombstone(tombstone) for tombstone in self._manager.tombstones())
+        report.updated_tablets.extend(self._of_tombstone(tombstone) for tombstone in self._manager.tombstones())
         return report
 
     def incremental(self, sequence: int, tablet_ids: Iterable[TabletId]) -> master_pb2.TabletReport:
@@ -35,7 +35,7 @@ class TabletReports:
             if tablet_id in replicas:
                 report.updated_tablets.append(self._of_replica(replicas[tablet_id]))
             elif tablet_id in tombstones:
-                report.updated_tablets.append(_of_tombstone(tombstones[tablet_id]))
+                report.updated_tablets.append(self._of_tombstone(tombstones[tablet_id]))
             else:
                 report.removed_tablet_ids.append(tablet_id)
         return report
@@ -63,6 +63,15 @@ class TabletReports:
             message.copy_progress.CopyFrom(_progress_of(copy))
         return message
 
+    def _of_tombstone(self, tombstone: Superblock) -> master_pb2.ReportedTablet:
+        return master_pb2.ReportedTablet(
+            tablet_id=tombstone.tablet_id,
+            state=tserver_pb2.STOPPED,
+            data_state=tserver_pb2.DELETED,
+            schema_version=tombstone.schema.version,
+            error=self._manager.copy_error(tombstone.tablet_id),
+        )
+
 
 def _of_replica(replica: TabletReplica) -> master_pb2.ReportedTablet:
     status = replica.status()
@@ -86,13 +95,4 @@ def _progress_of(copy: Copy) -> master_pb2.CopyProgress:
         bytes_total=copy.progress.bytes_total,
         bytes_done=copy.progress.bytes_done,
         bytes_per_s=copy.bytes_per_s,
-    )
-
-
-def _of_tombstone(tombstone: Superblock) -> master_pb2.ReportedTablet:
-    return master_pb2.ReportedTablet(
-        tablet_id=tombstone.tablet_id,
-        state=tserver_pb2.STOPPED,
-        data_state=tserver_pb2.DELETED,
-        schema_version=tombstone.schema.version,
     )
