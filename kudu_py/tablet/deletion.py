@@ -26,6 +26,8 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+import structlog
+
 from kudu_py.common.opid import OpId
 from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.env.disk import Disk
@@ -34,6 +36,8 @@ from kudu_py.tablet.directories import ReplicaDirectories, remove_tree
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.quarantine import QuarantineKind, QuarantineName
 from kudu_py.tablet.tablet_copy.landing import LandingDirectory
+
+_log = structlog.get_logger(__name__)
 
 
 def delete_files(
@@ -66,8 +70,10 @@ def delete_files(
             quarantine.path_of(directories, name),
             quarantine.SUPERBLOCK_NAME,
         )
+        _log.debug("deletion_quarantine_made", tablet=superblock.tablet_id, quarantine=name)
     tombstone = replace(superblock.as_tombstone(last, name), is_forgotten=is_forgotten)
     metadata.write(disk, directories.superblock_path(superblock.tablet_id), tombstone)
+    _log.debug("deletion_marked", tablet=superblock.tablet_id)
     _finish(disk, directories, tombstone)
     return tombstone
 
@@ -127,8 +133,11 @@ def _finish(disk: Disk, directories: ReplicaDirectories, tombstone: Superblock) 
         if disk.exists(log) or disk.exists(rows):
             path = directories.consensus_metadata_path(tablet_id)
             _copy_file(disk, path, into, quarantine.CONSENSUS_METADATA_NAME)
-        _move(disk, log, f"{into}/{quarantine.LOG_NAME}")
-        _move(disk, rows, f"{into}/{quarantine.ROWS_NAME}")
+            _log.debug("deletion_metadata_saved", tablet=tablet_id)
+        if _move(disk, log, f"{into}/{quarantine.LOG_NAME}"):
+            _log.debug("deletion_log_moved", tablet=tablet_id)
+        if _move(disk, rows, f"{into}/{quarantine.ROWS_NAME}"):
+            _log.debug("deletion_rows_moved", tablet=tablet_id)
     else:
         remove_tree(disk, log)
         remove_tree(disk, rows)
@@ -158,10 +167,11 @@ def _copy_file(disk: Disk, path: str, into: str, name: str) -> None:
     disk.sync_dir(into)
 
 
-def _move(disk: Disk, path: str, to: str) -> None:
-    """Moves a directory, durably; nothing if it is not there."""
+def _move(disk: Disk, path: str, to: str) -> bool:
+    """Moves a directory, durably; whether it was there."""
     if not disk.exists(path):
-        return
+        return False
     disk.rename(path, to)
     disk.sync_dir(to.rpartition("/")[0])  # before where it comes from: a crash in between must not find it nowhere
     disk.sync_dir(path.rpartition("/")[0])
+    return True
