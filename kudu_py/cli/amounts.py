@@ -12,7 +12,7 @@ def bytes_text(count: int) -> str:
     """`0 B`, `999 B`, `1.5 kB`, `52 MB`: two digits or three, decimal units."""
     amount = float(count)
     for unit in _BYTE_UNITS:
-        rounded = f"{amount:.1f}" if 1 <= amount < 9.95 and unit != "B" else f"{amount:.0f}"
+        rounded = f"{amount:.1f}" if amount < 9.95 and unit != "B" else f"{amount:.0f}"
         if float(rounded) < 1000 or unit == _BYTE_UNITS[-1]:
             return f"{rounded} {unit}"
         amount /= 1000
