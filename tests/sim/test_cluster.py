@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from kudu_py.testing.sim_trouble import SimTrouble
 from kudu_py.testing.sim_writers import SimWriters
 
 TROUBLES = 6
+LONG_SEEDS = int(os.environ.get("KUDU_SIM_SEEDS", "2"))
 
 
 async def live_through(
@@ -51,7 +53,7 @@ def test_what_was_acknowledged_holds_whatever_happens(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 140))
+@pytest.mark.parametrize("seed", range(100, 100 + LONG_SEEDS))
 def test_what_was_acknowledged_holds_whatever_happens_for_long(seed):
     sim_loop.run(live_through(seed, troubles=20), seed=seed)
 
