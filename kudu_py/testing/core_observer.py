@@ -20,28 +20,55 @@ class CoreObserver:
     Attributes:
         committed: OpId of each committed index, from index 1.
         leaders: who led each term.
+        undone: how many config changes were undone.
     """
 
     def __init__(self, initial: RaftConfig) -> None:
         self.committed: list[OpId] = []
         self.leaders: dict[int, ServerId] = {}
+        self.undone = 0
         self._commit_terms: list[int] = []
         self._entries: dict[OpId, tuple[OpId, LogEntry]] = {}
         self._configs: dict[OpId, RaftConfig] = {MIN_OP_ID: initial}
+        # By entry: the entry of the config in force at it; by such an entry: the one of the config before.
+        self._config_entries: dict[OpId, OpId] = {MIN_OP_ID: MIN_OP_ID}
+        self._config_entries_before: dict[OpId, OpId] = {}
         self._votes: dict[tuple[ServerId, int], ServerId | None] = {}
         self._hard_states: dict[ServerId, HardState] = {}
         self._commit_indexes: dict[ServerId, int] = {}
 
     def saw_append(self, uuid: ServerId, preceding: OpId, entry: LogEntry) -> None:
         """Log matching: an OpId stands for the same entry after the same predecessor, hence for the same prefix."""
+        is_news = entry.op_id not in self._entries
         known = self._entries.setdefault(entry.op_id, (preceding, entry))
         assert known == (preceding, entry), f"{uuid} has {entry} after {preceding}; elsewhere it is {known}"
-        config = self._configs[preceding]
-        if entry.config is not None:
-            changed = set(config.voters) ^ set(entry.config.voters)
-            assert len(changed) <= 1, f"{entry} changes voters {sorted(changed)} at once"
-            config = entry.config
-        self._configs[entry.op_id] = config
+        if not is_news:
+            return
+        if entry.config is None:
+            self._configs[entry.op_id] = self._configs[preceding]
+            self._config_entries[entry.op_id] = self._config_entries[preceding]
+            return
+        self._check_config_entry(uuid, preceding, entry, entry.config)
+        self._configs[entry.op_id] = entry.config
+        self._config_entries[entry.op_id] = entry.op_id
+        self._config_entries_before[entry.op_id] = self._config_entries[preceding]
+
+    def _check_config_entry(self, uuid: ServerId, preceding: OpId, entry: LogEntry, new: RaftConfig) -> None:
+        """One voter at a time, and one config after the other: a config follows one that is committed, or undoes, in
+        the same term, one that is not committed but follows one that is."""
+        changed = set(self._configs[preceding].voters) ^ set(new.voters)
+        assert len(changed) <= 1, f"{uuid} changes voters {sorted(changed)} at once by {entry}"
+        last = self._config_entries[preceding]
+        if self._is_committed(last):
+            return
+        before = self._config_entries_before[last]
+        assert self._is_committed(before), f"{uuid} appends {entry} after {before} and {last}, none of them committed"
+        assert entry.op_id.term == last.term, f"{uuid} undoes {last}, of another leader, by {entry}"
+        assert new.members == self._configs[before].members, f"{uuid} appends {entry} while {last} is not committed"
+        self.undone += 1
+
+    def _is_committed(self, op_id: OpId) -> bool:
+        return op_id == MIN_OP_ID or self.committed[op_id.index - 1 : op_id.index] == [op_id]
 
     def saw_leader(self, uuid: ServerId, term: int, log: Sequence[LogEntry]) -> None:
         """Election safety: one leader a term. Leader completeness: it has all that was committed in earlier terms.

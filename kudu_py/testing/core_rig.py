@@ -20,6 +20,7 @@ from kudu_py.consensus.core.events import (
     AppendAnswered,
     AppendReceived,
     ClockAdvanced,
+    ConfigChangeAborted,
     ConfigChangeProposed,
     ElectionRequested,
     EntriesDurable,
@@ -185,6 +186,10 @@ class RigServer:
         out = self.raft.step(self.rig.now, event)
         self.rig.trace(self.uuid, event, out)
         self._keep_metadata(out)
+        # What a leader commits comes before what it appends in the same step; a follower commits what it just got.
+        is_led = self.raft.role is Role.LEADER
+        if out.commit_to is not None and is_led:
+            self._note_commit(out.commit_to)
         self._keep_log(out)
         self._check_durable()
         for message in out.send:
@@ -195,14 +200,19 @@ class RigServer:
         if out.role is not None and out.role.role is Role.LEADER:
             self.rig.observer.saw_leader(self.uuid, out.role.term, self.log)
         if out.commit_to is not None:
-            disks = [(server.uuid, server.disk.log) for server in self.rig.servers.values()]
-            self.rig.observer.saw_commit(self.uuid, self.raft.term, out.commit_to, self.log, disks)
+            if not is_led:
+                self._note_commit(out.commit_to)
             self.rig.later(0.0, self, partial(self.step, RoundsApplied(out.commit_to)))
         for ready in out.reads_ready:
             self.rig.observer.saw_read(self.uuid, ready.index, self.reads.pop(ready.token))
             self.rig.reads_served += 1
         self._arm(out.deadline)
         return out
+
+    def _note_commit(self, index: int) -> None:
+        assert self.raft is not None, f"{self.uuid} is down"
+        disks = [(server.uuid, server.disk.log) for server in self.rig.servers.values()]
+        self.rig.observer.saw_commit(self.uuid, self.raft.term, index, self.log, disks)
 
     def ask(self, request: Callable[[RigServer], object]) -> None:
         """A client's request reaches this server, now or once it goes on."""
@@ -225,6 +235,10 @@ class RigServer:
     def change_config(self, new: RaftConfig, expected_config_index: int | None = None) -> Output:
         """A change of members."""
         return self.step(ConfigChangeProposed(new, expected_config_index, self._token()))
+
+    def abort_config_change(self) -> Output:
+        """A caller wants the open change undone."""
+        return self.step(ConfigChangeAborted(None, self._token()))
 
     def _token(self) -> int:
         self.last_token += 1
@@ -419,7 +433,7 @@ class CoreRig:
     ) -> None:
         self.rng = Random(seed)
         self.now = 0.0
-        self.options = options or RaftOptions(check_invariants=True)
+        self.options = options or RaftOptions(check_invariants=True, config_change_timeout_s=3.0)
         self.faults = faults or RigFaults()
         uuids = [ServerId(chr(ord("a") + i)) for i in range(servers + spares)]
         members = tuple(Member(uuid, MemberType.VOTER, f"{uuid}:7050") for uuid in uuids[:servers])

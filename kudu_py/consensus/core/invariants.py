@@ -6,7 +6,7 @@ checked by the observers under `testing`.
 
 from __future__ import annotations
 
-from kudu_py.consensus.core.membership import followed_members
+from kudu_py.consensus.core.membership import followed_members, is_held_back
 from kudu_py.consensus.core.model import Role
 from kudu_py.consensus.core.progress import Progress
 from kudu_py.consensus.core.state import NEVER, ReplicaState
@@ -105,8 +105,8 @@ def _check_own_change(state: ReplicaState) -> None:
 def _check_progress(state: ReplicaState, row: Progress) -> None:
     assert row.is_voter == (row.uuid in state.voters), f"{row.uuid}: is_voter {row.is_voter}"
     member = state.active_config.member(row.uuid)
-    assert row.is_leaving == (member is None), f"{row.uuid}: is_leaving {row.is_leaving}, member {member}"
-    assert not row.is_leaving or state.own_change is not None, f"{row.uuid} leaves without a change"
+    assert row.is_held_back == is_held_back(state, row.uuid), f"{row.uuid}: is_held_back {row.is_held_back}, {member}"
+    assert member is not None or state.own_change is not None, f"{row.uuid} is followed, is no member, and none leaves"
     assert (row in state.promotable) == (member is not None and member.promote and not row.is_voter), (
         f"{row.uuid}: to be promoted is {member}"
     )

@@ -48,7 +48,10 @@ def note_committed(state: ReplicaState, out: Output) -> None:
         mark_config(state, out, persist=True)
     if state.own_change is not None and state.own_change.last.index <= state.log.committed_index:
         state.own_change = None
-        state.progress = {uuid: row for uuid, row in state.progress.items() if not row.is_leaving}
+        members = {member.uuid for member in state.active_config.members}
+        state.progress = {uuid: row for uuid, row in state.progress.items() if uuid in members}
+    for row in state.progress.values():
+        row.is_held_back = is_held_back(state, row.uuid)
 
 
 def put_in_force(state: ReplicaState, now: float, out: Output) -> None:
@@ -84,6 +87,14 @@ def followed_members(state: ReplicaState) -> list[ServerId]:
     return [uuid for uuid in uuids if uuid != state.uuid]
 
 
+def is_held_back(state: ReplicaState, uuid: ServerId) -> bool:
+    """Whether this server loses its vote or its place by a change that is not committed; see `Progress`."""
+    if uuid in state.voters:
+        return False
+    earlier = (state.committed_config, *state.pending_configs)
+    return state.active_config.member(uuid) is None or any(uuid in config.voters for config in earlier)
+
+
 def follow_members(state: ReplicaState, now: float, *, next_index: int) -> None:
     """Makes the leader's progress rows those of `followed_members`, keeping what is known of members that stay.
 
@@ -104,7 +115,7 @@ def follow_members(state: ReplicaState, now: float, *, next_index: int) -> None:
         member = state.active_config.member(uuid)
         row.is_voter = member is not None and member.member_type is MemberType.VOTER
         row.is_to_be_promoted = member is not None and member.promote and not row.is_voter
-        row.is_leaving = member is None
+        row.is_held_back = is_held_back(state, uuid)
         rows[uuid] = row
     state.progress = rows
     state.voter_progress = [row for row in rows.values() if row.is_voter]

@@ -17,9 +17,10 @@ class Progress:
         uuid: of the follower.
         is_voter: whether it is counted, by the active config.
         is_to_be_promoted: whether it is a PRE_VOTER that becomes a voter once it has caught up.
-        is_leaving: whether it is a member no more by the active config, which is not committed yet. It hears
-            heartbeats, so that the leader knows whether the previous members could undo the change; it gets no
-            entries, for it must not learn of a removal that may never be committed.
+        is_held_back: whether it loses its vote or its place by a change that is not committed yet. It hears heartbeats,
+            so that the leader knows whether the previous members could undo the change. It gets no entries: if the
+            change never commits its vote is still needed, and with that entry in its log it would neither campaign nor
+            vote for anybody without it (dissertation section 4.2.2, figure 4.6).
         next_index: first entry of the next append.
         match_index: the follower's log is durable and equal to the leader's up to here; what commits are counted from.
         in_flight: number of the append that is being answered, 0 if there is none. Only its answer moves the two marks
@@ -50,7 +51,7 @@ class Progress:
     heartbeat_at: float
     contacted_at: float
     is_to_be_promoted: bool = False
-    is_leaving: bool = False
+    is_held_back: bool = False
     match_index: int = 0
     in_flight: int = 0
     in_flight_preceding: int = 0

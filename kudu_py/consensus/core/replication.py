@@ -202,7 +202,7 @@ def commit(state: ReplicaState, out: Output, index: int) -> None:
 
 def send_entries(state: ReplicaState, now: float, row: Progress, out: Output) -> None:
     """Sends the next range, unless an answer is waited for, the last attempt failed, or there is nothing to send."""
-    if row.in_flight or row.is_paused or row.needs_copy or row.is_leaving:
+    if row.in_flight or row.is_paused or row.needs_copy or row.is_held_back:
         return
     last = state.log.last.index
     if row.next_index <= last:
@@ -216,7 +216,7 @@ def send_contact(state: ReplicaState, now: float, row: Progress, out: Output) ->
     """
     if row.in_flight and now - row.sent_at >= state.options.request_timeout_s:
         row.in_flight, row.is_paused = 0, True
-    if row.in_flight or row.is_leaving:
+    if row.in_flight or row.is_held_back:
         _send_heartbeat(state, now, row, out)
     elif row.needs_copy:
         _send_range(state, now, row, row.next_index - 1, out)
@@ -277,7 +277,7 @@ def on_append_answered(state: ReplicaState, now: float, event: AppendAnswered, o
             _note_match(state, now, row, event, out)
         else:
             _back_off(state, row, event, out)
-    elif not (event.accepted or row.in_flight or row.is_leaving) and row.next_index > state.log.last.index:
+    elif not (event.accepted or row.in_flight or row.is_held_back) and row.next_index > state.log.last.index:
         # It does not even have what it acknowledged (its disk was replaced): find out what it has, without waiting for
         # a write.
         _send_range(state, now, row, row.next_index - 1, out)
@@ -324,12 +324,12 @@ def _back_off(state: ReplicaState, row: Progress, event: AppendAnswered, out: Ou
 def _have_copied(state: ReplicaState, row: Progress, out: Output) -> None:
     """It cannot be served from the log. Probes without entries go on and tell when a copy has arrived.
 
-    A member that is leaving is not copied; should it stay, that is seen when it is sent entries.
+    One that is held back is not copied; what it needs is seen when it is sent entries again, if it stays.
     """
     row.needs_copy = True
     row.next_index = state.log.last.index + 1
     row.forget_rounds()
-    if not row.is_leaving:
+    if not row.is_held_back:
         out.copy_to.append(row.uuid)
 
 
