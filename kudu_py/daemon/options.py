@@ -112,6 +112,13 @@ class CommonOptions:
         group=_CONSENSUS,
         minimum=2.0,
     )
+    follower_unavailable_considered_failed_sec: float = flag(
+        300.0,
+        "A replica whose server is silent for so long, or that can only be helped by a copy and does not get it, is "
+        "replaced by one on another server.",
+        group=_CONSENSUS,
+        minimum=0.1,
+    )
     raft_check_invariants: bool = flag(
         False, "Check every property of the consensus machine after each step; for test clusters.", group=_CONSENSUS
     )
@@ -157,7 +164,8 @@ class CommonOptions:
 
     fault_kill_on_event: str = flag(
         "",
-        "For tests of crashes: the process kills itself after writing this event to its log; EVENT:N the Nth time.",
+        "For tests of crashes: the process kills itself after writing this event to its log; EVENT:N the Nth time. "
+        "Single steps are logged with --log_level=debug.",
         group=_PROCESS,
     )
 
@@ -308,6 +316,31 @@ class MasterOptions(CommonOptions):
         "After so long clients are to ask again where tablets are; kudu_py's own ask when a server sends them away.",
         group=_CLUSTER,
         minimum=1,
+    )
+
+    auto_rebalancing_enabled: bool = flag(
+        True, "Keep replicas and leaders evenly spread over the tablet servers.", group=_CLUSTER
+    )
+    auto_rebalancing_interval_seconds: float = flag(
+        30.0,
+        "How often an even cluster is looked at; what is uneven is seen to without a pause.",
+        group=_CLUSTER,
+        minimum=0.1,
+        aliases=("auto_rebalancing_interval_s",),
+    )
+    auto_rebalancing_max_moves_per_server: int = flag(
+        1,
+        "Replicas that one tablet server gives or takes at once for the sake of balance.",
+        group=_CLUSTER,
+        minimum=1,
+        aliases=("auto_rebalancing_max_moves",),
+    )
+    rebalance_cooldown_s: float = flag(
+        300.0,
+        "The rebalancer leaves a tablet alone for so long after an administrator changed its members, after its leader "
+        "changed, and after a move of it failed.",
+        group=_CLUSTER,
+        minimum=0.0,
     )
 
     def __post_init__(self) -> None:

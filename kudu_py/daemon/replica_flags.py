@@ -27,6 +27,7 @@ def replica_options(options: CommonOptions) -> ReplicaOptions:
                 initial_election_timeout_s=min(RaftOptions().initial_election_timeout_s, options.election_timeout_s),
                 check_invariants=options.raft_check_invariants,
             ),
+            follower_unavailable_considered_failed_s=options.follower_unavailable_considered_failed_sec,
             append_bytes_max=min(ConsensusOptions().append_bytes_max, message_bytes_max // 2),
         ),
         links=PeerLinkOptions(message_bytes_max=min(PeerLinkOptions().message_bytes_max, message_bytes_max // 2)),

@@ -14,6 +14,7 @@ from kudu_py.daemon.surroundings import Surroundings
 from kudu_py.master.catalog.options import CatalogOptions
 from kudu_py.master.master import Master, MasterSettings
 from kudu_py.master.pages import MasterPages
+from kudu_py.master.rebalancer import RebalancerOptions
 
 HISTORY_MAX_AGE_S = 600.0
 """The catalog is only read as of now; history would keep every version of every entry."""
@@ -37,6 +38,13 @@ def settings_of(options: MasterOptions) -> MasterSettings:
             tablet_creation_timeout_s=options.tablet_creation_timeout_ms / 1000,
             heartbeat_interval_s=options.heartbeat_interval_ms / 1000,
             table_locations_ttl_s=options.table_locations_ttl_ms / 1000,
+            follower_unavailable_considered_failed_s=options.follower_unavailable_considered_failed_sec,
+        ),
+        rebalancer=RebalancerOptions(
+            enabled=options.auto_rebalancing_enabled,
+            interval_s=options.auto_rebalancing_interval_seconds,
+            moves_per_server_max=options.auto_rebalancing_max_moves_per_server,
+            cooldown_s=options.rebalance_cooldown_s,
         ),
         flush_age_s=float(options.flush_threshold_secs),
         calls_max=options.rpc_service_queue_length,
