@@ -33,11 +33,12 @@ from kudu_py.master.catalog.options import CatalogOptions
 from kudu_py.master.catalog.table_ops import Servers
 from kudu_py.master.consensus_client import ConsensusClient
 from kudu_py.master.leadership import Leadership
+from kudu_py.master.member_policy import MemberPolicy
 from kudu_py.master.metrics import register_metrics
 from kudu_py.master.operations import Operations
 from kudu_py.master.rebalancer import Rebalancer, RebalancerOptions
 from kudu_py.master.reconciler import Reconciler, servers_of
-from kudu_py.master.replica_changes import ReplicaChanges, TabletTurns
+from kudu_py.master.replica_changes import ReplicaChanges
 from kudu_py.master.service import MasterServicer
 from kudu_py.master.sys_catalog import (
     SYS_CATALOG_PARTITION,
@@ -47,6 +48,7 @@ from kudu_py.master.sys_catalog import (
     SysCatalog,
 )
 from kudu_py.master.tablet_leaders import TabletLeaders
+from kudu_py.master.tablet_turns import TabletTurns
 from kudu_py.master.ts_admin_client import TsAdminClient
 from kudu_py.master.ts_registry import TsRegistry
 from kudu_py.pb import (
@@ -132,11 +134,22 @@ class Master:
         )
         self.committer = Committer(self.sys_catalog, on_published=self._on_published, on_doubt=self._on_doubt)
         consensus = ConsensusClient(around.dialer)
-        self.turns = TabletTurns()
+        turns = TabletTurns()
+        self.member_policy = MemberPolicy(
+            committer=self.committer,
+            registry=self.registry,
+            admin=consensus,
+            turns=turns,
+            clock=around.clock,
+            rng=around.rng,
+            options=options,
+            on_bug=around.on_fatal,
+        )
         self.reconciler = Reconciler(
             committer=self.committer,
             registry=self.registry,
             admin=TsAdminClient(around.dialer, timeout_s=options.nudge_timeout_s),
+            policy=self.member_policy,
             clock=around.clock,
             rng=around.rng,
             options=options,
@@ -145,7 +158,7 @@ class Master:
             committer=self.committer,
             leaders=TabletLeaders(registry=self.registry, admin=consensus),
             admin=consensus,
-            turns=self.turns,
+            turns=turns,
             servers=self._servers,
             clock=around.clock,
             rng=around.rng,
@@ -257,6 +270,7 @@ class Master:
         self._is_running = True
         self._work.push_async_callback(self.committer.close)
         self._work.push_async_callback(self.replica_changes.close)
+        self._work.push_async_callback(self.member_policy.close)
         await self._work.enter_async_context(self._tasks)
         self._tasks.run_forever(self.disk_watch.run(), name="disk watch")
         self._tasks.run_forever(self.leadership.run(), name="leadership")
@@ -358,6 +372,10 @@ class Master:
 
     def _on_published(self, change: CatalogChange) -> None:
         self.reconciler.look_at(tablet.tablet_id for tablet in change.tablets)
+        reign = self.committer.reign
+        if reign is not None and (change.operations or change.servers):
+            # What an operation or a mode asks for is found by looking at all: both are rare.
+            self.reconciler.look_at(reign.state.tablets)
 
     def _on_doubt(self, term: int) -> None:
         self.leadership.in_doubt(term)

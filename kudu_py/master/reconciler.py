@@ -5,12 +5,13 @@ call or a failover the next look finds the same work. A look is taken at tablets
 on, or whose work is not done; the answer to a call is only a reason to wait a little before the next.
 
 A tablet that has not begun to run in time gets a replacement on servers chosen anew, all such tablets in one change.
+The members of one that runs are `member_policy`'s care.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -19,11 +20,13 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import RandomBits, ServerId, TabletId
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.committer import Committer, LockKey, LockKind, Reign
-from kudu_py.master.catalog.entries import TabletServerMode, TabletState
+from kudu_py.master.catalog.entries import TabletEntry, TabletServerMode, TabletState
 from kudu_py.master.catalog.nudge_ops import CreateReplica, Nudge, nudges_for
 from kudu_py.master.catalog.options import CatalogOptions
+from kudu_py.master.catalog.report_ops import ReplicaState, ReportedReplica
 from kudu_py.master.catalog.state import CatalogState
 from kudu_py.master.catalog.table_ops import Servers, plan_replace_tablets
+from kudu_py.master.member_policy import MemberPolicy
 from kudu_py.master.ts_admin_client import TsAdmin
 from kudu_py.master.ts_registry import TsRegistry
 
@@ -31,6 +34,10 @@ _log = structlog.get_logger(__name__)
 
 _REPORT_PATIENCE_S = 5.0
 """After a call succeeded, the report that shows it is waited for this long before the call is repeated."""
+_ORPHAN_PATIENCE_S = 5.0
+"""A copy to a server that is no member is let run for so long: the news that it is one may be on its way."""
+_LOOK_AT_ALL_S = 10.0
+"""Every tablet is looked at now and then, whatever was or was not reported."""
 _BACKOFF_INITIAL_S = 0.1
 _BACKOFF_MAX_S = 10.0
 
@@ -60,6 +67,7 @@ class Reconciler:
         committer: Committer,
         registry: TsRegistry,
         admin: TsAdmin,
+        policy: MemberPolicy,
         clock: Clock,
         rng: RandomBits,
         options: CatalogOptions,
@@ -67,12 +75,15 @@ class Reconciler:
         self._committer = committer
         self._registry = registry
         self._admin = admin
+        self._policy = policy
         self._clock = clock
         self._rng = rng
         self._options = options
         self._unsettled: set[TabletId] = set()
         self._creating_since_s: dict[TabletId, float] = {}
         self._attempts: dict[TabletId, dict[_Key, _Attempts]] = {}
+        self._orphans_since_s: dict[TabletId, dict[ServerId, float]] = {}
+        self._looked_at_all_s = clock.monotonic()
         self._calls: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._bug: BaseException | None = None
@@ -82,6 +93,8 @@ class Reconciler:
         self.reign_ended()
         reign = self._committer.reign
         assert reign is not None
+        self._policy.reign_began()
+        self._looked_at_all_s = self._clock.monotonic()
         self.look_at(reign.state.tablets)
 
     def reign_ended(self) -> None:
@@ -89,6 +102,7 @@ class Reconciler:
         self._unsettled.clear()
         self._creating_since_s.clear()
         self._attempts.clear()
+        self._orphans_since_s.clear()
 
     def look_at(self, tablet_ids: Iterable[TabletId]) -> None:
         """Looks at these tablets soon: their records changed, or a server reported on them."""
@@ -126,9 +140,16 @@ class Reconciler:
     async def sweep(self) -> None:
         """One look at every unsettled tablet: starts the calls that are due, replaces what is overdue."""
         reign = self._committer.reign
-        if reign is None or not self._unsettled:
+        if reign is None:
             return
         now_s = self._clock.monotonic()
+        self._unsettled.update(self._policy.begin_sweep(reign, now_s))
+        if now_s - self._looked_at_all_s >= _LOOK_AT_ALL_S:
+            self._looked_at_all_s = now_s
+            self._unsettled.update(tablet for tablets in reign.state.tablets_by_table.values() for tablet in tablets)
+        await self._policy.end_operations(reign)
+        if self._committer.reign is not reign:
+            return
         overdue = [tablet_id for tablet_id in sorted(self._unsettled) if self._look(reign, tablet_id, now_s)]
         if overdue:
             await self._replace(overdue)
@@ -136,7 +157,9 @@ class Reconciler:
     def _look(self, reign: Reign, tablet_id: TabletId, now_s: float) -> bool:
         """Starts what is due for one tablet, or settles it. True if it should be replaced."""
         entry = reign.state.tablets.get(tablet_id)
-        nudges = nudges_for(entry, self._registry.hosts(tablet_id))
+        hosts = self._registry.hosts(tablet_id)
+        doubtful = self._doubtful_orphans(entry, hosts, now_s) if entry is not None else frozenset()
+        nudges = nudges_for(entry, hosts, doubtful=doubtful)
         for nudge in nudges:
             self._start(reign, nudge, now_s)
         is_creating = entry is not None and entry.state is TabletState.CREATING
@@ -144,10 +167,29 @@ class Reconciler:
             since_s = self._creating_since_s.setdefault(tablet_id, now_s)
             return now_s - since_s >= self._options.tablet_creation_timeout_s
         self._creating_since_s.pop(tablet_id, None)
-        if not nudges:
+        is_cared_for = entry is not None and self._policy.look(reign, entry, now_s)
+        if not nudges and not is_cared_for and not doubtful:
             self._unsettled.discard(tablet_id)
             self._attempts.pop(tablet_id, None)
         return False
+
+    def _doubtful_orphans(
+        self, entry: TabletEntry, hosts: Mapping[ServerId, ReportedReplica], now_s: float
+    ) -> frozenset[ServerId]:
+        """Replicas that are being copied to servers outside the config, and have not been seen so for long.
+
+        A leader has them copied as soon as its config names them, which is before that is committed, or reported.
+        """
+        copying = [
+            server
+            for server, replica in hosts.items()
+            if replica.state is ReplicaState.COPYING and entry.config.member(server) is None
+        ]
+        before = self._orphans_since_s.pop(entry.tablet_id, {})
+        if not copying:
+            return frozenset()
+        since_s = self._orphans_since_s[entry.tablet_id] = {server: before.get(server, now_s) for server in copying}
+        return frozenset(server for server in copying if now_s - since_s[server] < _ORPHAN_PATIENCE_S)
 
     def _start(self, reign: Reign, nudge: Nudge, now_s: float) -> None:
         key = (type(nudge).__name__, nudge.server)

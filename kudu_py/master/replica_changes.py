@@ -20,8 +20,7 @@ The caller's going away ends nothing: the change goes on within its bound of tim
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ from kudu_py.common.ids import RandomBits, ServerId, TabletId
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.change import NO_CHANGE, CatalogChange
-from kudu_py.master.catalog.committer import Committer, LockKey, LockKind, Locks
+from kudu_py.master.catalog.committer import Committer, LockKey, LockKind
 from kudu_py.master.catalog.entries import TabletEntry
 from kudu_py.master.catalog.operation_ops import require_member, require_no_member, require_placeable
 from kudu_py.master.catalog.replica_ops import ChangeKind, ConfigChange, voters_to_be
@@ -41,6 +40,7 @@ from kudu_py.master.catalog.state import CatalogState
 from kudu_py.master.catalog.table_ops import Servers
 from kudu_py.master.consensus_client import ConsensusAdmin, GroupView
 from kudu_py.master.tablet_leaders import TabletLeaders
+from kudu_py.master.tablet_turns import TabletTurns
 
 _log = structlog.get_logger(__name__)
 
@@ -51,26 +51,6 @@ _PENDING_PATIENCE_S = 2.0
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 1.0
 _CALL_TIMEOUT_S = 10.0
-
-
-class TabletTurns:
-    """Whose turn it is to change the members of a tablet: one at a time within this master."""
-
-    def __init__(self) -> None:
-        self._locks = Locks()
-
-    def is_taken(self, tablet_id: TabletId) -> bool:
-        """Whether somebody is at it."""
-        return self._locks.is_held(LockKey(LockKind.TABLET, tablet_id))
-
-    @asynccontextmanager
-    async def turn(self, tablet_id: TabletId) -> AsyncIterator[None]:
-        """Waits for the turn, first come, first served, and keeps it."""
-        release = await self._locks.acquire([LockKey(LockKind.TABLET, tablet_id)])
-        try:
-            yield
-        finally:
-            release()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,19 @@ class DeleteReplica:
 Nudge = CreateReplica | DeleteReplica
 
 
-def nudges_for(entry: TabletEntry | None, hosts: Mapping[ServerId, ReportedReplica]) -> list[Nudge]:
-    """What is to be asked for one tablet. `hosts`: the last report of each server that has, or had, a replica."""
+def nudges_for(
+    entry: TabletEntry | None,
+    hosts: Mapping[ServerId, ReportedReplica],
+    *,
+    doubtful: frozenset[ServerId] = frozenset(),
+) -> list[Nudge]:
+    """What is to be asked for one tablet.
+
+    Args:
+        entry: the record; None: there is none.
+        hosts: the last report of each server that has, or had, a replica.
+        doubtful: servers outside the config that may be about to join it: left alone.
+    """
     if entry is None:
         return []
     if not entry.is_live:
@@ -53,7 +64,7 @@ def nudges_for(entry: TabletEntry | None, hosts: Mapping[ServerId, ReportedRepli
             for server, replica in sorted(hosts.items())
             if replica.state is not ReplicaState.TOMBSTONE
         ]
-    return [*_creations(entry, hosts), *_evictions(entry, hosts)]
+    return [*_creations(entry, hosts), *_evictions(entry, hosts, doubtful)]
 
 
 def _creations(entry: TabletEntry, hosts: Mapping[ServerId, ReportedReplica]) -> list[Nudge]:
@@ -66,11 +77,15 @@ def _creations(entry: TabletEntry, hosts: Mapping[ServerId, ReportedReplica]) ->
     ]
 
 
-def _evictions(entry: TabletEntry, hosts: Mapping[ServerId, ReportedReplica]) -> list[Nudge]:
+def _evictions(
+    entry: TabletEntry, hosts: Mapping[ServerId, ReportedReplica], doubtful: frozenset[ServerId]
+) -> list[Nudge]:
     outside = [
         server
         for server, replica in sorted(hosts.items())
-        if replica.state is not ReplicaState.TOMBSTONE and entry.config.member(server) is None
+        if replica.state is not ReplicaState.TOMBSTONE
+        and entry.config.member(server) is None
+        and server not in doubtful
     ]
     if not outside:
         return []
