@@ -19,7 +19,7 @@ import errno
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc.aio
 import structlog
@@ -51,6 +51,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _END_TIMEOUT_S = 5.0
+_LEAVE_TIMEOUT_S = 30.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -127,15 +128,14 @@ async def fetch(
 
 
 async def _to_its_end(work: asyncio.Future[T]) -> T:
-    """Awaits what must not be left half done: the caller's cancellation is raised when it has ended."""
-    is_cancelled = False
-    while not work.done():
-        try:
-            await asyncio.wait((work,))
-        except asyncio.CancelledError:
-            is_cancelled = True
-    if is_cancelled:
-        raise asyncio.CancelledError
+    """Awaits a job of the disk: cancelled, the caller leaves only when it has ended, for whoever comes next will touch
+    the same files. Of a disk that does not answer that is not waited for long.
+    """
+    try:
+        await asyncio.wait((work,))
+    except asyncio.CancelledError:
+        await asyncio.wait((work,), timeout=_LEAVE_TIMEOUT_S)
+        raise
     return work.result()
 
 
@@ -162,6 +162,7 @@ class _Fetch:
         self._on_progress = on_progress
         self._session_id = ""
         self._total = self._done = self._resumed = 0
+        self._jobs: dict[Landing, asyncio.Task[Any]] = {}
         self._bound_log = _log.bind(tablet=tablet_id, source=source_uuid)
 
     # The session.
@@ -267,6 +268,7 @@ class _Fetch:
                 return
             await self._transfer(landing)
             if await self._on_disk(landing.complete, landing):
+                self._note_fetched(landing)
                 return
             if landing.resumed_bytes:
                 # What was there before is not what the source has: then all of it anew.
@@ -276,6 +278,7 @@ class _Fetch:
                 await self._on_disk(landing.restart, landing)
                 await self._transfer(landing)
                 if await self._on_disk(landing.complete, landing):
+                    self._note_fetched(landing)
                     return
             await self._on_disk(landing.discard)
             raise self._of_source(
@@ -286,7 +289,16 @@ class _Fetch:
                 )
             )
         finally:
-            landing.close()
+            job = self._jobs.pop(landing, None)
+            if job is None or job.done():
+                landing.close()
+            else:  # on a disk that does not answer
+                job.add_done_callback(lambda _: landing.close())
+
+    def _note_fetched(self, landing: Landing) -> None:
+        self._bound_log.debug(
+            "copy_file_fetched", file=landing.file.name, size_bytes=landing.offset, resumed_bytes=landing.resumed_bytes
+        )
 
     async def _transfer(self, landing: Landing) -> None:
         """Fetches what is missing of a file: while one piece is written, the next one comes."""
@@ -311,8 +323,10 @@ class _Fetch:
         finally:
             chunks.cancel()
             if writing is not None and not writing.done():
-                with contextlib.suppress(KuduError):
-                    await _to_its_end(writing)  # the file is closed after this: no job may still be at work on it
+                # The file is closed after this: no job may still be at work on it.
+                await asyncio.wait((writing,), timeout=_LEAVE_TIMEOUT_S)
+            if writing is not None and writing.done() and not writing.cancelled():
+                writing.exception()  # whatever it was, what ended this came first
 
     def _start_write(self, landing: Landing, piece: list[tablet_copy_pb2.FetchDataResponse]) -> asyncio.Future[None]:
         size_bytes = sum(len(chunk.data) for chunk in piece)
@@ -352,7 +366,10 @@ class _Fetch:
 
     async def _on_disk(self, job: Callable[[], T], landing: Landing | None = None) -> T:
         try:
-            return await _to_its_end(asyncio.ensure_future(self._context.threads.run(job)))
+            work: asyncio.Task[T] = asyncio.create_task(self._context.threads.run(job))
+            if landing is not None:
+                self._jobs[landing] = work
+            return await _to_its_end(work)
         except KuduError as error:
             raise self._of_source(error) from error
         except OSError as error:

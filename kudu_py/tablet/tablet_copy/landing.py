@@ -7,7 +7,7 @@ rename is durable before the next file is begun. That makes the directory its ow
 What an interrupted copy left is taken up again, but never believed unread:
  - of a file of the rows with its own name all bytes are read and must have the checksum that the source names now;
  - of a part of such a file the bytes below its last sync are kept. Nothing is written beyond a multiple of `sync_bytes`
-   before everything up to there is synced, so the size alone tells how much that is. At the end the whole file must
+   before all bytes up to there are synced, so the size alone tells how much that is. At the end the whole file must
    have its checksum; if not, it is fetched once more from the beginning;
  - of a log segment, whose last one grows from session to session, the undamaged batches are kept: the copy goes on at
    the border of a record, and in the end the whole file must be one chain of batches, up to the link the source names.
@@ -161,13 +161,17 @@ class Landing:
                 self.offset = self.resumed_bytes = self.file.size_bytes
                 self.is_complete = True
                 return
-            self._disk.rename(self._path, self._part)
+            if self._is_rows:
+                self._disk.unlink(self._path)  # the same name, other bytes: it was damaged since
+            else:
+                self._disk.rename(self._path, self._part)
         if not self._disk.exists(self._part):
             self._open = self._disk.create(self._part)
             return
         self._open = self._disk.open(self._part, writable=True)
         if self._is_rows:
-            kept = min(self._open.size(), self.file.size_bytes) // self._sync_bytes * self._sync_bytes
+            # The bytes up to a border are synced once there is one behind it.
+            kept = max(0, min(self._open.size(), self.file.size_bytes) - 1) // self._sync_bytes * self._sync_bytes
             self._add_to_hash(self._open, kept)
         else:
             kept = intact_prefix(self._open, self._tablet_id, self.file.name).end_offset
@@ -179,6 +183,7 @@ class Landing:
         """Forgets what was there: it was not what it should be."""
         assert self._open is not None, f"{self._part} is not open"
         self._open.truncate(0)
+        self._open.sync()  # else the old length could outlive a power cut, and speak for bytes that were never synced
         self._hash = xxhash.xxh3_64()
         self.offset = self.resumed_bytes = 0
 
