@@ -175,9 +175,32 @@ class SimCluster:
 
         await self.wait_until(lambda: all(settled(tablet_id) for tablet_id in tablet_ids))
 
+    def members(self, tablet_id: str) -> list[TabletReplica] | None:
+        """The replicas of all members of the config that the leader has committed; None while there is no leader, a
+        change under way, or a member that does not run or does not count."""
+        leader = self.leader_of(tablet_id)
+        if leader is None:
+            return None
+        consensus = leader.process.manager.replica(tablet_id).consensus
+        voters = consensus.committed_config.voters
+        if consensus.pending_config is not None or len(voters) < len(consensus.committed_config.members):
+            return None
+        found = [replica for replica in self.replicas(tablet_id) if replica.consensus.uuid in voters]
+        return found if len(found) == len(voters) else None
+
+    async def settle_members(self, tablet_ids: Sequence[str]) -> None:
+        """Waits until each tablet has a leader and all its members have applied the same; nobody may write any more."""
+
+        def settled(tablet_id: str) -> bool:
+            members = self.members(tablet_id)
+            return members is not None and len({(each.applied, each.consensus.last_op_id) for each in members}) == 1
+
+        await self.wait_until(lambda: all(settled(tablet_id) for tablet_id in tablet_ids))
+
     def check_replicas_agree(self, tablet_ids: Sequence[str]) -> None:
-        """All replicas of each tablet hold the same rows. To be called when they have settled."""
+        """All members of each tablet hold the same rows. To be called when they have settled."""
         for tablet_id in tablet_ids:
-            replicas = self.replicas(tablet_id)
-            rows = [rows_of(replica) for replica in replicas]
+            members = self.members(tablet_id)
+            assert members, f"tablet {tablet_id} has not settled"
+            rows = [rows_of(replica) for replica in members]
             assert all(each == rows[0] for each in rows), f"the replicas of tablet {tablet_id} differ"

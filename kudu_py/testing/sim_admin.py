@@ -1,0 +1,75 @@
+"""`SimAdmin`: an administrator of a simulated cluster who changes members all the time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from kudu_py.common.errors import KuduError
+from kudu_py.pb import master_pb2, master_pb2_grpc
+from kudu_py.rpc.call import call
+from kudu_py.testing.sim_cluster import SimCluster
+
+_TIMEOUT_S = 10.0
+
+
+class SimAdmin:
+    """Draws a change, asks a master for it, waits for the answer, and again.
+
+    Attributes:
+        done: answered calls by method. refused: reasons of those that were not.
+    """
+
+    def __init__(self, cluster: SimCluster, tablet_ids: Sequence[str], *, pause_s: float = 0.5) -> None:
+        self._cluster, self._tablet_ids, self._pause_s = cluster, tablet_ids, pause_s
+        self._rng = cluster.rng
+        self._task: asyncio.Task[None] | None = None
+        self.done: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Begins."""
+        self._task = asyncio.create_task(self._run(), name="administrator")
+
+    async def stop(self) -> None:
+        """Ends; a bug comes out here."""
+        assert self._task is not None
+        self._task.cancel()
+        (result,) = await asyncio.gather(self._task, return_exceptions=True)
+        if isinstance(result, Exception):
+            raise result
+
+    async def ask(self, method: str, request: Any, *, timeout_s: float = _TIMEOUT_S) -> Any:
+        """A call of MasterService at one of the masters; raises KuduError."""
+        address = self._rng.choice(self._cluster.master_addresses)
+        stub = master_pb2_grpc.MasterServiceStub(self._cluster.network.dialer("admin:1").channel(address))
+        return await call(getattr(stub, method)(request, timeout=timeout_s), address=address, wrote=True)
+
+    async def _run(self) -> None:
+        while True:
+            method, request = self._draw()
+            try:
+                await self.ask(method, request)
+            except KuduError as error:
+                self.refused[error.code.value] += 1
+            else:
+                self.done[method] += 1
+            await asyncio.sleep(self._rng.random() * 2 * self._pause_s)
+
+    def _draw(self) -> tuple[str, Any]:
+        """Any change of any tablet, to and from any server: many are nonsense, and are to be refused as such."""
+        tablet_id = self._rng.choice(self._tablet_ids)
+        one, other = (server.uuid for server in self._rng.sample(self._cluster.tservers, 2))
+        match self._rng.randrange(6):
+            case 0 | 1:
+                return "AddReplica", master_pb2.AddReplicaRequest(tablet_id=tablet_id, ts_uuid=one)
+            case 2 | 3:
+                return "RemoveReplica", master_pb2.RemoveReplicaRequest(tablet_id=tablet_id, ts_uuid=one)
+            case 4:
+                return "MoveReplica", master_pb2.MoveReplicaRequest(
+                    tablet_id=tablet_id, from_ts_uuid=one, to_ts_uuid=other
+                )
+            case _:
+                return "LeaderStepDown", master_pb2.LeaderStepDownRequest(tablet_id=tablet_id)

@@ -1,0 +1,58 @@
+"""Members of tablets change all the time, whatever else happens, and what was acknowledged holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from kudu_py.testing import sim_loop
+from kudu_py.testing.sim_admin import SimAdmin
+from kudu_py.testing.sim_cluster import SimCluster
+from kudu_py.testing.sim_trouble import SimTrouble
+from kudu_py.testing.sim_writers import SimWriters
+
+LONG_SEEDS = int(os.environ.get("KUDU_SIM_SEEDS", "2"))
+
+
+async def live_through(seed: int, troubles: int) -> SimAdmin:
+    cluster = SimCluster(seed, tservers=5)
+    await cluster.start()
+    async with cluster.client() as client:
+        table = await cluster.create_table(client, "t")
+        tablet_ids = [tablet.tablet_id for tablet in await table.tablets()]
+        writers = SimWriters(client, table, cluster.rng)
+        trouble, admin = SimTrouble(cluster), SimAdmin(cluster, tablet_ids)
+        writers.start()
+        admin.start()
+        for _ in range(troubles):
+            await asyncio.sleep(cluster.rng.random() * 3)
+            await trouble.once()
+            writers.check_alive()
+        await trouble.heal()
+        await admin.stop()
+        await writers.stop()
+        await cluster.settle_members(tablet_ids)
+        cluster.check_replicas_agree(tablet_ids)
+        await writers.check()
+    await cluster.stop()
+    assert writers.inserted
+    assert writers.reads
+    return admin
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_acknowledged_holds_while_members_change(seed):
+    admin = sim_loop.run(live_through(seed, troubles=4), seed=seed)
+
+    assert admin.done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 200 + LONG_SEEDS))
+def test_what_was_acknowledged_holds_while_members_change_for_long(seed):
+    admin = sim_loop.run(live_through(seed, troubles=20), seed=seed)
+
+    assert admin.done["AddReplica"]
+    assert admin.done["RemoveReplica"]
