@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kudu_py.common.counted import counted
@@ -143,36 +143,61 @@ class _Spread:
 
     Attributes:
         at: by table and server, the tablets.
+        counts: how many they are.
         totals: by server, over all tables.
     """
 
     def __init__(self, servers: Sequence[ServerId]) -> None:
         self.servers = servers
         self.at: dict[TableId, dict[ServerId, set[TabletId]]] = {}
+        self.counts: dict[TableId, dict[ServerId, int]] = {}
         self.totals = dict.fromkeys(servers, 0)
+        self._gaps: dict[TableId, int] = {}
 
     def add(self, tablet: BalanceTablet, server: ServerId) -> None:
-        if server in self.totals:
-            of_table = self.at.setdefault(tablet.table_id, {uuid: set() for uuid in self.servers})
-            of_table[server].add(tablet.tablet_id)
-            self.totals[server] += 1
+        if server not in self.totals:
+            return
+        if tablet.table_id not in self.at:
+            self.at[tablet.table_id] = {uuid: set() for uuid in self.servers}
+            self.counts[tablet.table_id] = dict.fromkeys(self.servers, 0)
+        self.at[tablet.table_id][server].add(tablet.tablet_id)
+        self._count(tablet.table_id, server, 1)
 
     def move(self, tablet: BalanceTablet, source: ServerId, target: ServerId) -> None:
         self.at[tablet.table_id][source].discard(tablet.tablet_id)
-        self.totals[source] -= 1
+        self._count(tablet.table_id, source, -1)
         self.add(tablet, target)
+
+    def gap_of(self, table_id: TableId) -> int:
+        """The most of a table on a server less the fewest."""
+        if table_id not in self._gaps:
+            counts = self.counts[table_id].values()
+            self._gaps[table_id] = max(counts) - min(counts)
+        return self._gaps[table_id]
+
+    def _count(self, table_id: TableId, server: ServerId, by: int) -> None:
+        self.counts[table_id][server] += by
+        self.totals[server] += by
+        self._gaps.pop(table_id, None)
 
 
 class _Layout:
-    """Where everything is while a plan is made; changes with each step of it."""
+    """Where everything is while a plan is made; changes with each step of it.
+
+    Attributes:
+        free: tablets that may be moved.
+        sharing: those among them with several replicas in one domain; no step adds one.
+    """
 
     def __init__(self, servers: Iterable[BalanceServer], tablets: Sequence[BalanceTablet]) -> None:
         seats = list(servers)
+        # A member that never registered with this master is nowhere: it shares with nobody.
         self.domains = {s.uuid: s.candidate.domain for s in seats}
         self.hosts = {s.uuid: s.candidate.host for s in seats}
         taking_part = sorted(s.uuid for s in seats if s.takes_part)
         self.tablets = {tablet.tablet_id: tablet for tablet in tablets}
         self.free = {tablet.tablet_id for tablet in tablets if not tablet.is_held}
+        self.sharing = [t.tablet_id for t in tablets if not t.is_held and self._shares(t)]
         self.replicas = _Spread(taking_part)
         self.leaders = _Spread(taking_part)
         for tablet in tablets:
@@ -182,25 +207,22 @@ class _Layout:
                 self.leaders.add(tablet, tablet.leader)
 
     def shared(self, tablet: BalanceTablet, source: ServerId, server: ServerId) -> tuple[int, int]:
-        """With how many of the tablet's replicas, the one on `source` left out, one on `server` shares domain and host.
-
-        A member that never registered with this master is nowhere: it shares with nobody.
-        """
-        others = [uuid for uuid in tablet.members if uuid != source]
+        """With how many replicas one on `server` shares domain and host, the one on `source` left out."""
         domain, host = self.domains.get(server), self.hosts.get(server)
-        return (
-            sum(self.domains.get(uuid) == domain for uuid in others),
-            sum(self.hosts.get(uuid) == host for uuid in others),
-        )
+        in_domain = on_host = 0
+        for uuid in tablet.members:
+            if uuid != source:
+                in_domain += self.domains.get(uuid) == domain
+                on_host += self.hosts.get(uuid) == host
+        return in_domain, on_host
 
     def may_host(self, tablet_id: TabletId, source: ServerId, target: ServerId) -> bool:
         """Whether the replica on `source` may go to `target`: no more is shared there."""
         tablet = self.tablets[tablet_id]
-        return (
-            tablet_id in self.free
-            and target not in tablet.members
-            and self.shared(tablet, source, target) <= self.shared(tablet, source, source)
-        )
+        if tablet_id not in self.free or target in tablet.members:
+            return False
+        there = self.shared(tablet, source, target)
+        return there == (0, 0) or there <= self.shared(tablet, source, source)
 
     def may_lead(self, tablet_id: TabletId, source: ServerId, target: ServerId) -> bool:
         """Whether the leadership may go to `target`."""
@@ -215,6 +237,10 @@ class _Layout:
             self.replicas.move(tablet, step.source, step.target)
         (self.tablets[step.tablet_id],) = after([tablet], [step])
         self.free.discard(step.tablet_id)
+
+    def _shares(self, tablet: BalanceTablet) -> bool:
+        domains = [self.domains[uuid] for uuid in tablet.members if uuid in self.domains]
+        return len(set(domains)) < len(domains)
 
 
 _Busy = frozenset[ServerId]
@@ -240,19 +266,20 @@ def _next_replica_move(layout: _Layout, busy: _Busy) -> BalanceStep | None:
         layout.replicas,
         busy,
         may=layout.may_host,
-        gap_min=lambda mean: GAP_MIN,
+        gap_min=lambda sum_: GAP_MIN,
         noun="replica",
         leadership_only=False,
     )
 
 
 def _next_leader_move(layout: _Layout, busy: _Busy) -> BalanceStep | None:
+    servers = len(layout.leaders.servers)
     return _next_even(
         layout,
         layout.leaders,
         busy,
         may=layout.may_lead,
-        gap_min=lambda mean: max(GAP_MIN, math.ceil(mean * LEADER_GAP_SHARE)),
+        gap_min=lambda sum_: max(GAP_MIN, math.ceil(sum_ / servers * LEADER_GAP_SHARE)),
         noun="leader",
         leadership_only=True,
     )
@@ -261,24 +288,19 @@ def _next_leader_move(layout: _Layout, busy: _Busy) -> BalanceStep | None:
 def _next_apart(layout: _Layout, busy: _Busy) -> BalanceStep | None:
     """The move of a replica to a server where it shares its domain with fewer others."""
     spread = layout.replicas
-    domains = {layout.domains[uuid] for uuid in spread.servers}
-    for tablet_id in sorted(layout.free):
+    for tablet_id in layout.sharing:
+        if tablet_id not in layout.free:
+            continue
         tablet = layout.tablets[tablet_id]
-        in_domain = Counter(layout.domains[uuid] for uuid in tablet.members if uuid in layout.domains)
-        least = min((in_domain[domain] for domain in domains), default=0)
-        of_table = spread.at.get(tablet.table_id, {})
-        sources = [
-            uuid
-            for uuid in tablet.members
-            if uuid in spread.totals and uuid not in busy and in_domain[layout.domains[uuid]] > least + 1
-        ]
+        of_table = spread.counts.get(tablet.table_id, {})
+        sources = [uuid for uuid in tablet.members if uuid in spread.totals and uuid not in busy]
         # A leader last: its writers would notice.
         for source in sorted(sources, key=lambda uuid: (uuid == tablet.leader, -spread.totals[uuid], uuid)):
             now = layout.shared(tablet, source, source)
             targets = [
-                (layout.shared(tablet, source, uuid), len(of_table[uuid]), spread.totals[uuid], uuid)
+                (layout.shared(tablet, source, uuid), of_table[uuid], spread.totals[uuid], uuid)
                 for uuid in spread.servers
-                if uuid not in busy and uuid not in tablet.members
+                if now[0] and uuid not in busy and uuid not in tablet.members
             ]
             if targets and min(targets)[0][0] < now[0]:
                 shared = counted(now[0], "other replica")
@@ -293,11 +315,15 @@ def _next_even(
     busy: _Busy,
     *,
     may: Callable[[TabletId, ServerId, ServerId], bool],
-    gap_min: Callable[[float], int],
+    gap_min: Callable[[int], int],
     noun: str,
     leadership_only: bool,
 ) -> BalanceStep | None:
-    """The step that takes most from the largest difference, of a table if there is one, else of all."""
+    """The step that takes most from the largest difference, of a table if there is one, else of all.
+
+    Args:
+        gap_min: the least difference to do anything about, by how many there are in all.
+    """
     if len(spread.servers) < 2:
         return None
     totals = spread.totals
@@ -313,13 +339,12 @@ def _next_even(
         return min(fit, key=lambda tablet_id: (layout.tablets[tablet_id].leader == source, tablet_id), default=None)
 
     uneven = []
-    for table_id, of_table in spread.at.items():
-        counts = {uuid: len(tablets) for uuid, tablets in of_table.items()}
-        gap = max(counts.values()) - min(counts.values())
-        if gap >= gap_min(sum(counts.values()) / len(counts)):
-            uneven.append((-gap, table_id, counts))
-    for _, table_id, counts in sorted(uneven, key=lambda each: each[:2]):
-        needed = gap_min(sum(counts.values()) / len(counts))
+    for table_id, counts in spread.counts.items():
+        gap = spread.gap_of(table_id)
+        if gap >= GAP_MIN and gap >= (needed := gap_min(sum(counts.values()))):
+            uneven.append((-gap, table_id, needed))
+    for _, table_id, needed in sorted(uneven):
+        counts = spread.counts[table_id]
         for source, target in _pairs(counts, totals, busy, needed):
             most, fewest = max(highest, totals[target] + 1), min(lowest, totals[source] - 1)
             if totals[source] <= totals[target] and most - fewest > max(highest - lowest, GAP_MIN):
@@ -328,14 +353,13 @@ def _next_even(
             if tablet_id is not None:
                 return step(tablet_id, source, target, counts[source], counts[target], " of the table")
 
-    needed = gap_min(sum(totals.values()) / len(totals))
-    for source, target in _pairs(totals, totals, busy, needed):
-        tables = sorted(
-            (len(of_table[target]) - len(of_table[source]), table_id) for table_id, of_table in spread.at.items()
+    for source, target in _pairs(totals, totals, busy, gap_min(sum(totals.values()))):
+        more = (
+            (counts[target] - counts[source], table_id)
+            for table_id, counts in spread.counts.items()
+            if counts[source] > counts[target]
         )
-        for difference, table_id in tables:
-            if difference >= 0:
-                break
+        for _, table_id in sorted(more):
             tablet_id = first_of(spread.at[table_id][source], source, target)
             if tablet_id is not None:
                 return step(tablet_id, source, target, totals[source], totals[target], "")
@@ -344,14 +368,14 @@ def _next_even(
 
 def _pairs(
     counts: Mapping[ServerId, int], totals: Mapping[ServerId, int], busy: _Busy, needed: int
-) -> Iterable[tuple[ServerId, ServerId]]:
-    """Source and target, those with the largest difference first; of equal ones, those with most and fewest in all."""
+) -> Iterator[tuple[ServerId, ServerId]]:
+    """Sources and targets that differ by what is needed: the largest difference first, then source by source.
+
+    Of servers with the same count, the one with most in all gives first, and the one with fewest takes first.
+    """
     sources = sorted((uuid for uuid in counts if uuid not in busy), key=lambda u: (-counts[u], -totals[u], u))
-    targets = sources[::-1]
-    pairs = (
-        (counts[target] - counts[source], totals[target] - totals[source], source, target)
-        for source in sources
-        for target in targets
-        if counts[source] - counts[target] >= needed
-    )
-    return ((source, target) for _, _, source, target in sorted(pairs))
+    for source in sources:
+        for target in reversed(sources):
+            if counts[source] - counts[target] < needed:
+                break
+            yield source, target
