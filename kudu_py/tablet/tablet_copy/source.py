@@ -372,9 +372,7 @@ class CopySessions:
 
         def look() -> None:
             self._handovers.pop(session.anchor, None)
-            is_over = self._context.clock.monotonic() >= until or not _is_waited_for(
-                session.replica, session.target_uuid
-            )
+            is_over = self._context.clock.monotonic() >= until or not _is_waited_for(session)
             if is_over or self._is_closed:
                 session.anchor.release()
                 return
@@ -394,12 +392,18 @@ class CopySessions:
         await asyncio.gather(*self._tasks)
 
 
-def _is_waited_for(replica: TabletReplica, target: ServerId) -> bool:
-    """Whether the replica leads a group that the target is to join, and has not heard yet that it did."""
+def _is_waited_for(session: CopySession) -> bool:
+    """Whether the replica leads a group with the target, and has not heard yet that it has what was copied.
+
+    From then on the leader itself keeps the log that the target lacks.
+    """
+    replica, target = session.replica, session.target_uuid
     if not replica.is_leader or replica.consensus.active_config.member(target) is None:
         return False
-    peers = replica.consensus.consensus_state().peers
-    return all(peer.uuid != target or peer.health != consensus_pb2.HEALTHY for peer in peers)
+    return not any(
+        peer.uuid == target and peer.health == consensus_pb2.HEALTHY and peer.match_index >= session.last_index
+        for peer in replica.consensus.consensus_state().peers
+    )
 
 
 def _read_piece(
