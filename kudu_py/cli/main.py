@@ -11,7 +11,18 @@ from typing import Annotated, NoReturn
 import typer
 
 from kudu_py import __version__
-from kudu_py.cli import cluster, daemons, demo, op, playground_group, remote_replica, table, tablet, tserver
+from kudu_py.cli import (
+    cluster,
+    daemons,
+    demo,
+    local_replica,
+    op,
+    playground_group,
+    remote_replica,
+    table,
+    tablet,
+    tserver,
+)
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 
 EXIT_FAILED = 1
@@ -31,6 +42,7 @@ app.add_typer(tablet.app, name="tablet")
 app.add_typer(tserver.app, name="tserver")
 app.add_typer(op.app, name="op")
 app.add_typer(remote_replica.app, name="remote_replica")
+app.add_typer(local_replica.app, name="local_replica")
 app.add_typer(daemons.master_app, name="master")
 app.command("demo")(demo.demo)
 
