@@ -40,6 +40,8 @@ def replica_options(options: CommonOptions) -> ReplicaOptions:
         copy=TabletCopyOptions(
             copies_max=options.num_tablets_to_copy_simultaneously,
             bytes_per_s=options.tablet_copy_bytes_per_s,
+            # An eighth of a second's worth: a slow copy is slow from the beginning.
+            burst_bytes=max(1, min(TabletCopyOptions().burst_bytes, options.tablet_copy_bytes_per_s // 8)),
             idle_timeout_s=float(options.tablet_copy_idle_timeout_sec),
         ),
         # What a client can send must also fit into a message to a follower, else the tablet would stand still.
