@@ -46,10 +46,11 @@ def server(name: str) -> ServerId:
     return ServerId(name)
 
 
-def config_of(voters: str, pre_voters: str = "", *, config_index: int = 0) -> RaftConfig:
-    """A config of servers named by one letter each."""
+def config_of(voters: str, pre_voters: str = "", promoted: str = "", *, config_index: int = 0) -> RaftConfig:
+    """A config of servers named by one letter each; `promoted` are pre-voters that are to be voters."""
     members = [Member(server(name), MemberType.VOTER, f"{name}:7050") for name in voters]
     members += [Member(server(name), MemberType.PRE_VOTER, f"{name}:7050") for name in pre_voters]
+    members += [Member(server(name), MemberType.PRE_VOTER, f"{name}:7050", promote=True) for name in promoted]
     return RaftConfig(config_index, tuple(sorted(members, key=lambda member: member.uuid)))
 
 

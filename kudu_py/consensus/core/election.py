@@ -135,7 +135,7 @@ def on_hard_state_durable(state: ReplicaState, now: float, event: HardStateDurab
     if state.campaign is not None and not state.campaign.is_pre_vote:
         state.campaign.granted.add(state.uuid)
         _conclude(state, now, out)
-    elif state.voted_for is not None and state.election_deadline != NEVER and state.campaign is None:
+    elif state.voted_for not in (None, state.uuid) and state.election_deadline != NEVER and state.campaign is None:
         arm_election_timer(state, now)
 
 

@@ -4,12 +4,14 @@ A test harness that finds nothing may be blind; these runs show that it is not. 
 """
 
 from collections import deque
+from functools import partial
 
 import pytest
 
 from kudu_py.common.opid import OpId
-from kudu_py.consensus.core import election, replication
-from kudu_py.consensus.core.model import RaftOptions
+from kudu_py.consensus.core import election, membership, reconfiguration, replication
+from kudu_py.consensus.core.model import EntryKind, Member, MemberType, RaftConfig, RaftOptions, Role
+from kudu_py.consensus.core.state import OwnChange
 from kudu_py.testing.core_rig import CoreRig, RigFaults, RigServer
 
 OPTIONS = RaftOptions()
@@ -138,3 +140,195 @@ def test_a_leader_that_counts_itself_before_its_disk_is_found(monkeypatch) -> No
 
     monkeypatch.setattr(replication, "advance_commit", early)
     finds()
+
+
+def run_changes(seed: int) -> None:
+    """A group whose members are changed all the time, by leaders that are cut off in the middle of it."""
+    rig = CoreRig(
+        seed,
+        spares=2,
+        options=RaftOptions(config_change_timeout_s=1.5),
+        faults=RigFaults(lose=0.05, delay_s=0.05, sync_s=0.1),
+    )
+    rig.start()
+    rig.run(1.0)
+    known: dict[str, int] = {}
+    for _ in range(30):
+        rig.run(rig.rng.random() * 2.0)
+        for leader in rig.leaders:
+            members = {member.uuid: member for member in leader.raft.committed_config.members}
+            uuid = rig.rng.choice(list(rig.servers))
+            if members.pop(uuid, None) is None:
+                members[uuid] = Member(uuid, MemberType.PRE_VOTER, f"{uuid}:7050", promote=True)
+            leader.ask(partial(RigServer.change_config, new=RaftConfig(0, tuple(members.values()))))
+            leader.ask(RigServer.propose)
+        rig.run(rig.rng.random() * 0.1)
+        server = rig.rng.choice(list(rig.servers.values()))
+        dice = rig.rng.random()
+        if server.raft is None:
+            server.start(rig.config, known[server.uuid])
+        elif dice < 0.2:
+            known[server.uuid] = server.crash()
+        elif dice < 0.7:
+            left = rig.rng.sample(list(rig.servers), rig.rng.randint(1, 4))
+            rig.separate(left, [uuid for uuid in rig.servers if uuid not in left])
+        else:
+            rig.heal()
+
+
+def run_all_changes(seeds: int) -> None:
+    for seed in range(seeds):
+        run_changes(seed)
+
+
+def finds_in_changes(seeds: int = 60) -> None:
+    """Some seed fails an assertion."""
+    with pytest.raises(AssertionError):
+        run_all_changes(seeds)
+
+
+def test_without_a_bug_nothing_is_found_in_changes() -> None:
+    run_all_changes(20)
+
+
+def change_twice_across_an_election() -> None:
+    """The case of raft-dev, July 2015: a leader of four adds a fifth server, and reaches only that one. The next leader
+    removes the first one; with three members, two hold that, and the one that does not is the first one's third of
+    five."""
+    rig = CoreRig(1, servers=4, spares=1, options=OPTIONS, faults=RigFaults(delay_s=0.001, sync_s=0.1))
+    rig.start()
+    rig.run_until(lambda: bool(rig.leaders) and rig.leader.raft.has_committed_in_own_term)
+    rig.run(0.5)
+    first, fifth, members = rig.leader, rig.servers["e"], rig.leader.raft.committed_config.members
+    others = [member.uuid for member in members if member.uuid != first.uuid]
+    rig.separate([first.uuid, fifth.uuid], others)
+    first.change_config(RaftConfig(0, (*members, Member(fifth.uuid, MemberType.VOTER, "e:7050"))))
+    rig.run_until(lambda: fifth.raft.last_op_id == first.raft.last_op_id)
+
+    def voter_of_the_next() -> str:
+        """Whose vote is durable, but has not arrived."""
+        for uuid in others:
+            state = rig.servers[uuid].disk.hard_state
+            if state.term > first.raft.term and state.voted_for not in (None, uuid):
+                return uuid
+        return ""
+
+    while not (voter := voter_of_the_next()):
+        rig.run(0.0005)
+    second = rig.servers[rig.servers[voter].disk.hard_state.voted_for]
+    rig.cut.add((second.uuid, voter))
+    while second.raft.role is not Role.LEADER:
+        rig.run(0.0005)
+    second.change_config(RaftConfig(0, tuple(member for member in members if member.uuid != first.uuid)))
+    rig.run(0.8)
+    rig.heal()
+    rig.separate([first.uuid, fifth.uuid, voter], [uuid for uuid in others if uuid != voter])
+    rig.run(10.0)
+    rig.heal()
+    rig.run(10.0)
+    assert len({raft.raft.active_config for raft in rig.servers.values()}) <= 2, rig.describe()
+
+
+def test_two_changes_across_an_election_do_no_harm() -> None:
+    change_twice_across_an_election()
+
+
+def test_a_change_before_an_own_entry_is_committed_is_found(monkeypatch) -> None:
+    """Raft's single-server changes as first published; KUDU-872."""
+    honest = membership.refusal_of_any_change
+
+    def hasty(state, expected_config_index):
+        own, state.own_term_index = state.own_term_index, min(1, state.own_term_index)
+        error = honest(state, expected_config_index)
+        state.own_term_index = own
+        return error
+
+    monkeypatch.setattr(membership, "refusal_of_any_change", hasty)
+    monkeypatch.setattr(membership, "unable_to_commit", lambda *_: None)  # which alone would prevent it here
+    with pytest.raises(AssertionError, match="without a committed entry"):
+        change_twice_across_an_election()
+
+
+def test_an_inherited_change_that_is_undone_is_found(monkeypatch) -> None:
+    """A leader goes back to members from before a change that another one began."""
+    honest = election.become_leader
+
+    def meddling(state, now, out):
+        honest(state, now, out)
+        if len(state.pending_configs) == 1:
+            inherited = OpId(state.term, state.pending_configs[0].config_index)
+            state.own_change = OwnChange(inherited, state.committed_config, now)
+            membership.follow_members(state, now, next_index=state.log.last.index)
+
+    monkeypatch.setattr(election, "become_leader", meddling)
+    finds_in_changes()
+
+
+def test_an_undo_that_is_undone_is_found(monkeypatch) -> None:
+    honest = reconfiguration.advance
+
+    def wavering(state, now, out):
+        change = state.own_change
+        if change is not None and change.undo is not None and now > change.due_at + 2.0:
+            change.due_at = now
+            replication.append_own(state, now, EntryKind.CONFIG_CHANGE, out, state.pending_configs[0])
+        honest(state, now, out)
+
+    monkeypatch.setattr(reconfiguration, "advance", wavering)
+    finds_in_changes()
+
+
+def test_a_change_that_is_cut_off_instead_of_undone_is_found(monkeypatch) -> None:
+    """Truncating one's own log in one's own term puts two entries under one OpId."""
+
+    def cutting(state, now, change, reason, out):
+        after = change.change.index - 1
+        state.log.truncate_after(after)
+        out.truncate_after = out.abort_after = after
+        state.own_change = None
+        membership.roll_back(state, now, out, after)
+        for row in state.progress.values():
+            row.match_index, row.next_index, row.in_flight = min(row.match_index, after), after + 1, 0
+        replication.append_own(state, now, EntryKind.NO_OP, out)
+
+    monkeypatch.setattr(reconfiguration, "_undo", cutting)
+    finds_in_changes()
+
+
+def test_members_that_are_in_force_only_once_committed_are_found(monkeypatch) -> None:
+    """etcd #5004: the leader counts by the members from before."""
+    honest = membership.read_members
+
+    def late(state):
+        honest(state)
+        if state.role is Role.LEADER:
+            state.voters = state.committed_config.voters
+
+    monkeypatch.setattr(membership, "read_members", late)
+    monkeypatch.setattr(
+        membership,
+        "followed_members",
+        lambda state: [
+            m.uuid for m in (*state.committed_config.members, *state.active_config.members) if m.uuid != state.uuid
+        ],
+    )
+    honest_rows = membership.follow_members
+
+    def by_the_old(state, now, *, next_index):
+        honest_rows(state, now, next_index=next_index)
+        state.voter_progress = [row for row in state.progress.values() if row.uuid in state.committed_config.voters]
+
+    monkeypatch.setattr(membership, "follow_members", by_the_old)
+    finds_in_changes()
+
+
+def test_acknowledgements_of_pre_voters_that_count_are_found(monkeypatch) -> None:
+    """YugaByte, 2019."""
+    honest = membership.follow_members
+
+    def generous(state, now, *, next_index):
+        honest(state, now, next_index=next_index)
+        state.voter_progress = list(state.progress.values())
+
+    monkeypatch.setattr(membership, "follow_members", generous)
+    finds_in_changes()
