@@ -45,8 +45,10 @@ from kudu_py.master.catalog.replica_ops import (
     ChangeKind,
     ConfigChange,
     Evict,
+    Health,
     LeaderReport,
     Surroundings,
+    health_of,
     joining_voters,
     leader_report,
     next_step,
@@ -285,6 +287,9 @@ class MemberPolicy:
             stuck = self._care[tablet_id].stuck.get(server) if tablet_id in self._care else None
             if stuck is not None and stuck.for_s > self.patience_s:
                 return f"the replica could not be copied to {server} within {self.patience_s:g} s"
+            report = leader_report(self._registry.hosts(tablet_id))
+            if report is not None and health_of(server, report, Surroundings()) is Health.FAILED:
+                return f"tablet server {server} has not answered the tablet's leader {report.leader} for too long"
             return None
 
         change = plan_ends(state, lost=lost, now_micros=self._clock.wall_micros())

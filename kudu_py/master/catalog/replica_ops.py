@@ -234,8 +234,8 @@ class _Group:
         self._healthy = [uuid for uuid in self._voters if self._health[uuid] is Health.HEALTHY]
         self._marked = [uuid for uuid in self._voters if self._is_marked(uuid)]
         self._viable = [uuid for uuid in self._healthy if uuid not in self._marked]
-        self._lost = [uuid for uuid in self._voters if self._is_lost(uuid)]
         self._joining = [member.uuid for member in joining_voters(config)]
+        self._lost = [uuid for uuid in self._voters if self._is_lost(uuid)]
 
     def step(self) -> Step | None:
         return self._evict_pre_voter() or self._evict_voter() or self._add()
@@ -251,10 +251,13 @@ class _Group:
         return self._around.mode(uuid) in (TabletServerMode.RETIRING, TabletServerMode.RETIRED)
 
     def _is_lost(self, uuid: ServerId) -> bool:
-        """Whether a member is to be replaced because of its health. A server in maintenance is expected back."""
+        """Whether a member is to be replaced because of its health.
+
+        A server in maintenance is expected back; but one that is only joining can as well join elsewhere.
+        """
         health = self._health[uuid]
-        in_maintenance = self._around.mode(uuid) is TabletServerMode.MAINTENANCE
-        return health is Health.PAST_HELP or (health is Health.FAILED and not in_maintenance)
+        is_expected = self._around.mode(uuid) is TabletServerMode.MAINTENANCE and uuid not in self._joining
+        return health is Health.PAST_HELP or (health is Health.FAILED and not is_expected)
 
     def _has_majority(self) -> bool:
         return len(self._healthy) >= majority(len(self._voters))
@@ -264,7 +267,7 @@ class _Group:
         needing = {*self._marked, *self._lost}
         present = len(self._voters) - len(needing) + len(promotable)
         target = self._move.to if self._move is not None else None
-        is_move_due = target is not None and target not in self._members
+        is_move_due = target is not None and target not in self._members and not self._is_leaving(target)
         if self._wanted <= present and not is_move_due:
             return None
         if is_move_due:
