@@ -17,7 +17,7 @@ LONG_SEEDS = int(os.environ.get("KUDU_SIM_SEEDS", "2"))
 
 
 async def live_through(seed: int, troubles: int) -> SimAdmin:
-    cluster = SimCluster(seed, tservers=5)
+    cluster = SimCluster(seed, masters=1 if seed % 2 else 3, tservers=5)
     await cluster.start()
     async with cluster.client() as client:
         table = await cluster.create_table(client, "t")
