@@ -569,17 +569,16 @@ class TabletManager:
                     await self._carry_out(target)
                 finally:
                     del self._copies[tablet_id]
-        except BaseException as error:
+        except Exception as error:
             if begun.done():
                 self._context.on_fatal(error)
             else:
                 begun.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
         finally:
+            begun.cancel()  # if it came to neither
             if target is not None:
                 target.ended.set_result(None)
-                self._context.on_report(tablet_id)
+        self._context.on_report(tablet_id)
 
     async def _carry_out(self, target: CopyTarget) -> None:
         order, context = target.order, self._context

@@ -104,6 +104,7 @@ class ReplicaHost:
     Attributes:
         fatal: what ended the process, if anything.
         reports: tablets that something was reported of.
+        halted: of processes that ended without a word. Kept: a task that is collected as garbage would speak once more.
         log_delay_s: how long a write of log or metadata takes, at least and at most.
     """
 
@@ -119,6 +120,7 @@ class ReplicaHost:
     fatal: list[BaseException] = field(default_factory=list)
     reports: list[TabletId] = field(default_factory=list)
     running: TabletManager | None = None
+    halted: list[TabletManager] = field(default_factory=list)
     copy_sessions: CopySessions | None = None
     server: SimServer | None = None
 
@@ -135,7 +137,7 @@ class ReplicaHost:
 
     async def start(self) -> None:
         """Starts the process and opens its replicas."""
-        self.fatal.clear()
+        self.fatal = []  # of this process: what is left of a crashed one may yet speak
         self.running = TabletManager(
             uuid=self.uuid,
             address=self.address,
@@ -176,6 +178,7 @@ class ReplicaHost:
         self.network.kill(self.address)
         running, self.running = self.running, None
         if running is not None:
+            self.halted.append(running)
             for _, consensus in running.consensus_all():
                 await consensus.stop()
 
