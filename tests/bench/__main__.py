@@ -18,7 +18,7 @@ from kudu_py.daemon import grpc_environment
 
 grpc_environment.apply()  # before anything imports gRPC
 
-from tests.bench import failover, ingest, large_table, small_writes, spark  # noqa: E402
+from tests.bench import failover, ingest, large_table, small_writes, spark, tablet_copy  # noqa: E402
 from tests.bench.results import Results  # noqa: E402
 
 
@@ -40,6 +40,11 @@ GROUPS = (
     Group("ingest", ("ingest_sequential_rows_per_s", "ingest_random_rows_per_s"), ingest.run),
     Group("large_table", ("tserver_peak_rss_bytes", "scan_rows_per_s"), large_table.run),
     Group("failover", ("failover_s",), failover.run),
+    Group(
+        "tablet_copy",
+        ("tablet_copy_bytes_per_s", "raw_stream_bytes_per_s", "raw_disk_write_bytes_per_s"),
+        tablet_copy.run,
+    ),
     Group("spark", ("spark_write_rows_per_s", "spark_scan_rows_per_s"), spark.run),
 )
 
