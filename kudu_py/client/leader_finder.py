@@ -108,7 +108,7 @@ class LeaderFinder:
     def _is_worth_another(self, address: str, error: KuduError) -> bool:
         if error.code is ErrorCode.NOT_SUPPORTED and "grpc_code" in error.details:
             return False  # not a master at all
-        if "http1" in error.message.lower():
+        if "is_web_port" in error.details:
             return False
         if error.code in _UNREACHABLE or error.code in (
             ErrorCode.NOT_THE_LEADER,

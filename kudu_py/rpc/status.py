@@ -87,6 +87,7 @@ STATUS_CODES: Final[Mapping[ErrorCode, grpc.StatusCode]] = {
 
 _CONNECT_NOISE = "Failed to connect to remote host: "
 """gRPC puts what was refused behind two wordings of its own and the address, which our message names already."""
+_SPEAKS_HTTP1 = "connect an http1"
 
 _WITHOUT_ERROR_INFO: Final[Mapping[grpc.StatusCode, tuple[ErrorCode, Verdict]]] = {
     grpc.StatusCode.UNAVAILABLE: (ErrorCode.UNAVAILABLE, Verdict.TRY_LATER),
@@ -159,7 +160,10 @@ def from_rpc_error(error: grpc.RpcError, *, wrote: bool = False, address: str = 
     if wrote and code not in _NEVER_EXECUTED:
         verdict = Verdict.UNKNOWN
     server = f"the server at {where}" if where else "the server"
+    is_web_port = _SPEAKS_HTTP1 in text
     said = text.rpartition(_CONNECT_NOISE)[2] or "no reason was given"
+    if is_web_port:
+        said = "web pages are served there; give the address of its RPCs"
     message = {
         ErrorCode.UNAVAILABLE: f"{server} cannot be reached: {said}",
         ErrorCode.TIMED_OUT: f"{server} did not answer in time",
@@ -169,6 +173,8 @@ def from_rpc_error(error: grpc.RpcError, *, wrote: bool = False, address: str = 
     details = {"grpc_code": code.name}
     if where:
         details["address"] = where
+    if is_web_port:
+        details["is_web_port"] = "true"
     return KuduError(kind, message, verdict=verdict, details=details)
 
 

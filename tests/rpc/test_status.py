@@ -118,6 +118,16 @@ def test_the_address_is_taken_from_grpcs_own_text_when_the_caller_gives_none():
     assert "127.0.0.1:7051" in error.message
 
 
+def test_a_port_of_web_pages_is_told_as_one():
+    said = "failed to connect to all addresses; last error: UNIMPLEMENTED: ipv4:127.0.0.1:8051: Failed parsing HTTP/2"
+    said += " (Expected SETTINGS frame as the first frame) (Trying to connect an http1.x server (HTTP status 404))"
+    error = from_rpc_error(bare(grpc.StatusCode.UNAVAILABLE, said), address="127.0.0.1:8051")
+
+    assert error.message == (
+        "the server at 127.0.0.1:8051 cannot be reached: web pages are served there; give the address of its RPCs"
+    )
+
+
 def test_a_reason_of_a_newer_server_keeps_its_name_and_verdict():
     info = error_details_pb2.ErrorInfo(reason="MOON_TOO_FULL", domain="kudu_py", metadata={"verdict": "try later"})
     status = status_pb2.Status(code=grpc.StatusCode.NOT_FOUND.value[0], message="MOON_TOO_FULL: wait")
