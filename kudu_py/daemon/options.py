@@ -65,6 +65,20 @@ class CommonOptions:
         group=_STORAGE,
         minimum=0,
     )
+    quarantine_retention_s: int = flag(
+        24 * 3600,
+        "How long the files of a deleted replica, and what a copy has fetched that was not finished, are kept in "
+        "quarantine/; 0: a deleted replica's are removed at once.",
+        group=_STORAGE,
+        minimum=0,
+    )
+    quarantine_bytes_max: int = flag(
+        10 << 30,
+        "Bytes that the quarantine may take; beyond, the oldest is removed. All of it goes when the disk is short of "
+        "room.",
+        group=_STORAGE,
+        minimum=0,
+    )
     flush_threshold_mb: int = flag(
         64, "Memory at which one tablet's new rows are flushed to disk.", group=_STORAGE, minimum=1
     )

@@ -7,6 +7,7 @@ from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.peer_links import PeerLinkOptions
 from kudu_py.daemon.options import CommonOptions
 from kudu_py.tablet.context import ReplicaOptions
+from kudu_py.tablet.quarantine import QuarantineOptions
 from kudu_py.tablet.tablet import TabletOptions
 from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
 from kudu_py.wal.options import WalOptions
@@ -43,6 +44,9 @@ def replica_options(options: CommonOptions) -> ReplicaOptions:
             # An eighth of a second's worth: a slow copy is slow from the beginning.
             burst_bytes=max(1, min(TabletCopyOptions().burst_bytes, options.tablet_copy_bytes_per_s // 8)),
             idle_timeout_s=float(options.tablet_copy_idle_timeout_sec),
+        ),
+        quarantine=QuarantineOptions(
+            retention_s=float(options.quarantine_retention_s), bytes_max=options.quarantine_bytes_max
         ),
         # What a client can send must also fit into a message to a follower, else the tablet would stand still.
         write_bytes_max=min(ReplicaOptions().write_bytes_max, message_bytes_max - _MESSAGE_OVERHEAD_BYTES),

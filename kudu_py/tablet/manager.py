@@ -147,6 +147,7 @@ class TabletManager:
         self._copies: dict[TabletId, CopyTarget] = {}
         self._copy_errors: dict[TabletId, str] = {}
         self._transitions: dict[TabletId, str] = {}
+        self._purging: set[TabletId] = set()
         self._opening = asyncio.Semaphore(options.open_concurrently_max)
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_listed = False
@@ -726,29 +727,65 @@ class TabletManager:
         """
         context = self._context
         disk, directories, options = context.threads.disk, context.directories, context.options
-        in_use = [
-            target.copying.quarantine for target in self._copies.values() if target.copying is not None
-        ]  # and what a deletion moves to is new, so that it is spared by age; by bytes, no copy of it is lost but this
+        # Room for the next log segments and flushes, well before anything has to wait.
+        wanted_bytes = 2 * options.wal.disk_reserved_bytes
 
-        def purge() -> list[QuarantineEntry]:
-            found = quarantine.entries(disk, directories)
-            # Room for the next log segments and flushes, well before anything has to wait.
-            wanted_bytes = 2 * options.wal.disk_reserved_bytes
-            expired = quarantine.choose_expired(
-                found,
-                options.quarantine,
-                now_micros=context.clock.wall_micros(),
-                missing_bytes=max(0, wanted_bytes - disk.free_bytes(directories.root)) if found else 0,
-                in_use=in_use,
-            )
-            for entry in expired:
-                quarantine.remove(disk, directories, entry.name)
-            return expired
+        def look() -> tuple[list[QuarantineEntry], int]:
+            return quarantine.entries(disk, directories), disk.free_bytes(directories.root)
 
-        purged = await context.threads.run(purge)
-        for entry in purged:
-            _log.info("quarantine_purged", name=str(entry.name), size_bytes=entry.size_bytes)
-        return purged
+        found, free_bytes = await context.threads.run(look)
+        expired = quarantine.choose_expired(
+            found,
+            options.quarantine,
+            now_micros=context.clock.wall_micros(),
+            missing_bytes=max(0, wanted_bytes - free_bytes),
+            in_use=self._transitions.keys(),
+        )
+        return [entry for entry in expired if await self._purge(entry)]
+
+    async def _purge(self, entry: QuarantineEntry) -> bool:
+        """Removes one directory, unless somebody works with the tablet's files; nobody begins to meanwhile."""
+        tablet_id, context = entry.name.tablet_id, self._context
+        if tablet_id in self._transitions or self._is_stopping:
+            return False
+        self._purging.add(tablet_id)
+        try:
+            await context.threads.run(lambda: quarantine.remove(context.threads.disk, context.directories, entry.name))
+        except OSError as error:
+            # It takes space until the next time; nothing depends on it.
+            _log.warning("quarantine_not_purged", name=str(entry.name), error=str(error))
+            return False
+        finally:
+            self._purging.discard(tablet_id)
+        _log.info("quarantine_purged", name=str(entry.name), size_bytes=entry.size_bytes)
+        return True
+
+    # Room.
+
+    async def reopen_for_room(self) -> int:
+        """Opens replicas again that FAILED because the disk was full, once it is not; how many run now."""
+        context = self._context
+        full = [
+            replica
+            for replica in self.replicas()
+            if replica.state is ReplicaState.FAILED
+            and isinstance(replica.error, KuduError)
+            and replica.error.code is ErrorCode.DISK_FULL
+        ]
+        reopened = 0
+        for failed in full:
+            tablet_id = failed.tablet_id
+            free_bytes = await context.threads.run(lambda: context.threads.disk.free_bytes(context.directories.root))
+            if free_bytes < context.options.wal.disk_reserved_bytes + _NEW_REPLICA_BYTES:
+                break
+            if tablet_id in self._transitions or self._is_stopping or self._replicas.get(tablet_id) is not failed:
+                continue
+            with self._transition(tablet_id, "being opened"):
+                await failed.stop()
+                replica = self._replicas[tablet_id] = TabletReplica(context, failed.superblock)
+                await self._open(replica)
+            reopened += replica.state is ReplicaState.RUNNING
+        return reopened
 
     # Inside.
 
@@ -764,6 +801,8 @@ class TabletManager:
     @contextlib.contextmanager
     def _transition(self, tablet_id: TabletId, doing: str) -> Iterator[None]:
         already = self._transitions.get(tablet_id)
+        if already is None and tablet_id in self._purging:
+            already = "giving back room: its quarantine is being removed"
         if already is not None or self._is_stopping or not self._is_listed:
             what = already or ("stopping with its server" if self._is_stopping else "waiting for its server to start")
             raise KuduError(

@@ -100,16 +100,16 @@ def choose_expired(
     *,
     now_micros: int,
     missing_bytes: int = 0,
-    in_use: Collection[str] = (),
+    in_use: Collection[TabletId] = (),
 ) -> list[QuarantineEntry]:
     """What to remove now, the oldest first.
 
     Args:
         missing_bytes: so much room is missing on the disk.
-        in_use: names that a deletion or a copy works with.
+        in_use: tablets that a deletion or a copy is at work on.
     """
     removable = sorted(
-        (entry for entry in entries if str(entry.name) not in in_use),
+        (entry for entry in entries if entry.name.tablet_id not in in_use),
         key=lambda entry: (entry.name.created_micros, entry.name.tablet_id),
     )
     excess_bytes = max(sum(entry.size_bytes for entry in entries) - options.bytes_max, missing_bytes)

@@ -7,7 +7,7 @@ replicas say:
 1. Under memory pressure the replica with the most unflushed memory is flushed.
 2. Else one that has reached its threshold, the largest first.
 3. Else one whose unflushed rows are old: they keep the log from being collected and make a restart slow.
-4. In the other lane, replicas whose files have changed since they were last found to be in good order are compacted in
+4. In the second lane, replicas whose files have changed since they were last found to be in good order are compacted in
 turn. (Upstream's maintenance manager scores all kinds of work in one queue; with so few kinds an order is easier to
 foresee.)
 """
@@ -40,6 +40,7 @@ class MaintenanceOptions:
         flush_age_s: unflushed rows older than this are flushed, if there are at least `flush_age_bytes_min` of them.
         flush_age_max_s: after this they are flushed however few they are.
         poll_s: how often the replicas are looked at when nothing is urgent.
+        room_s: how often the quarantine is purged, and replicas that found the disk full are tried again.
         log_collect_s: how often logs that followers held back are looked at again.
         full_retry_s: a replica that found the disk full is left alone for this long.
     """
@@ -51,6 +52,7 @@ class MaintenanceOptions:
     flush_age_max_s: float = 3600.0
     poll_s: float = 0.25
     log_collect_s: float = 30.0
+    room_s: float = 30.0
     full_retry_s: float = 10.0
 
 
@@ -127,6 +129,7 @@ class Maintenance:
             for number in range(self._options.compactions_max):
                 lanes.create_task(self._compaction_lane(), name=f"compaction-{number}")
             lanes.create_task(self._collection_lane(), name="log-collection")
+            lanes.create_task(self._room_lane(), name="room")
 
     async def _flush_lane(self) -> None:
         while True:
@@ -171,6 +174,12 @@ class Maintenance:
             await asyncio.sleep(self._options.log_collect_s)
             for replica in self._running():
                 await self._do("collect", replica.tablet_id, lambda replica: replica.checkpointer.collect_log())
+
+    async def _room_lane(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.room_s)
+            await self._manager.purge_quarantine()
+            await self._manager.reopen_for_room()
 
     async def _do(self, what: str, tablet_id: TabletId, work: Callable[[TabletReplica], Awaitable[bool | int]]) -> bool:
         """Does a piece of work on a replica; whether it changed anything."""
