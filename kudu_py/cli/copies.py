@@ -16,6 +16,9 @@ from kudu_py.pb.tablet_copy_pb2 import CopySession
 from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import Dialer
 
+CLOCK_SKEW_MICROS: Final = 1_000_000
+"""How far the clocks of two servers may be apart, where their times are compared for people."""
+
 GOING_ON: Final = frozenset({tablet_copy_pb2.QUEUED, tablet_copy_pb2.FETCHING, tablet_copy_pb2.INSTALLING})
 
 
@@ -30,6 +33,9 @@ async def gather_copies(dialer: Dialer, servers: Iterable[ServerSeen]) -> tuple[
 
     answers = await asyncio.gather(*[ask(server) for server in servers])
     sessions = [session for answer in answers if not isinstance(answer, str) for session in answer]
+    names = {session.tablet_id: session.table_name for session in sessions if session.table_name}
+    for session in sessions:
+        session.table_name = names.get(session.tablet_id, "")  # a target that never had the tablet may not know it
     return each_once(sessions), [answer for answer in answers if isinstance(answer, str)]
 
 
@@ -46,15 +52,28 @@ async def copies_of(dialer: Dialer, uuid: str, address: str) -> list[CopySession
 
 
 def each_once(sessions: Iterable[CopySession]) -> list[CopySession]:
-    """The sessions, newest first; of one that both its servers told of, what the target says, which knows more."""
-    targets = [session for session in sessions if not session.is_source]
-    told = {(session.tablet_id, session.source_uuid, session.target_uuid) for session in targets}
+    """The sessions, newest first; of one that both its servers tell of, what the target says, which knows more.
+
+    A target is there first, and may not know the session's id.
+    """
+    told = list(sessions)
+    targets = [session for session in told if not session.is_source]
     sources = [
-        session
-        for session in sessions
-        if session.is_source and (session.tablet_id, session.source_uuid, session.target_uuid) not in told
+        session for session in told if session.is_source and not any(_are_one(session, target) for target in targets)
     ]
     return sorted((*targets, *sources), key=lambda session: -session.started_micros)
+
+
+def _are_one(source: CopySession, target: CopySession) -> bool:
+    """Whether a source's and a target's session are the same: of the same replicas, at the same time."""
+    same_way = (source.tablet_id, source.source_uuid, source.target_uuid) == (
+        target.tablet_id,
+        target.source_uuid,
+        target.target_uuid,
+    )
+    begins_within = source.started_micros >= target.started_micros - CLOCK_SKEW_MICROS
+    ends_after = not target.ended_micros or source.started_micros <= target.ended_micros + CLOCK_SKEW_MICROS
+    return same_way and begins_within and ends_after
 
 
 def under_way(sessions: Iterable[CopySession], tablet_id: str, target_uuid: str) -> CopySession | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from typing import Final, TextIO
 from kudu_py.cli.amounts import bytes_text, duration_text, time_left_s
 
 _CLEAR_LINE: Final = "\r\x1b[2K"
+ID_CHARACTERS: Final = 8
+"""What is shown of an id where there is no room for all of it; commands take it for the whole."""
+_ID: Final = re.compile(r"\b[0-9a-f]{32}\b")
+
 PIPED_INTERVAL_S: Final = 5.0
 """How often a line is added where it cannot be rewritten."""
 
@@ -73,8 +78,7 @@ class ProgressLine:
     def show(self, progress: Progress, now: float) -> None:
         """`progress` is how it stands at `now`, in seconds of any clock that does not go back."""
         if self._is_terminal:
-            width = shutil.get_terminal_size().columns - 1
-            self._stream.write(_CLEAR_LINE + progress.text[:width])
+            self._stream.write(_CLEAR_LINE + _fitted(progress.text, shutil.get_terminal_size().columns - 1))
             self._stream.flush()
             self._is_open = True
             return
@@ -96,3 +100,10 @@ class ProgressLine:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+
+def _fitted(text: str, width: int) -> str:
+    """The text in `width` characters: ids are shortened before anything is cut off."""
+    if len(text) > width:
+        text = _ID.sub(lambda found: found[0][:ID_CHARACTERS], text)
+    return text[:width]

@@ -76,7 +76,8 @@ def add_replica(
 ) -> None:
     """Add a replica; returns when it is a member. A VOTER joins as PRE_VOTER, and is promoted.
 
-    The tablet is meant to have one voter more from then on.
+    The tablet is meant to have one voter more from then on. With --wait, of a
+    replica that is a member already, it only waits.
 
     Example: kudu-py tablet add_replica 127.0.0.1:7051 TABLET TSERVER --wait
     """
@@ -90,15 +91,21 @@ def add_replica(
             member_type=replica_type.member_type,
             expected_config_index=expected_config_index,
         )
-        answer = await masters.tell(lambda stub: stub.AddReplica(request, timeout=timeout))
-        if not wait:
-            return answer.config
+        try:
+            answer = await masters.tell(lambda stub: stub.AddReplica(request, timeout=timeout))
+        except KuduError as error:
+            if not wait or error.code is not ErrorCode.ALREADY_PRESENT:
+                raise
+            say(error.message)
+        else:
+            if not wait:
+                return answer.config
         return await wait_for_member(masters, tablet, server.uuid, server.rpc_address, replica_type.member_type)
 
     try:
         config = run_with_masters(addresses, body)
     except KeyboardInterrupt:
-        say("the copy goes on by itself; see how far it is:")
+        say("the copy goes on by itself. Come back to it with the same command, or see how far it is:")
         say(f"  {command_name()} tablet copy_sessions {','.join(addresses)} {tablet}")
         raise typer.Exit(op.EXIT_INTERRUPTED) from None
     _print_config(tablet, config, format_)

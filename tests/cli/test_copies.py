@@ -35,6 +35,13 @@ def test_a_copy_whose_target_is_silent_is_shown_as_its_source_sees_it():
     assert each_once([as_source]) == [as_source]
 
 
+def test_an_earlier_copy_of_the_same_replica_is_another():
+    later = session(started_micros=10_000_000)
+    earlier = session(is_source=True, session_id="s", state=tablet_copy_pb2.FAILED, started_micros=5_000_000)
+
+    assert each_once([earlier, later]) == [later, earlier]
+
+
 def test_the_newest_copy_comes_first():
     old, new = session(started_micros=1), session(started_micros=2, tablet_id="d" * 32)
 

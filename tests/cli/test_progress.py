@@ -50,3 +50,11 @@ def test_a_terminal_gets_one_line_rewritten_and_left_readable(monkeypatch):
     rewritten, last = terminal.getvalue().split("\r\x1b[2K")[1:]
     assert len(rewritten) == 29
     assert last == "done\n"
+
+
+def test_a_narrow_terminal_shortens_ids_before_it_cuts(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    ProgressLine(terminal).show(Progress(f"copying to {'a' * 32}", bytes_done=1, bytes_total=2), 0.0)
+
+    assert terminal.getvalue() == "\r\x1b[2Kcopying to aaaaaaaa; 1 B of 2 B (50 %),"
