@@ -280,6 +280,7 @@ class Master:
 
     async def drain(self) -> None:
         """Hands the leadership over, for a process on its way out; bounded in time."""
+        await self.copy_sessions.close()
         await self.manager.step_down_all(_HANDOVER_TIMEOUT_S)
 
     async def stop(self) -> None:

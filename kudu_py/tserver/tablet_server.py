@@ -195,6 +195,7 @@ class TabletServer:
     async def drain(self) -> None:
         """Hands leaderships over, for a process on its way out; bounded in time."""
         self.is_serving = False
+        await self.copy_sessions.close()  # else whoever copies from here would hold the stop up
         left = await self.manager.step_down_all(self._settings.handover_timeout_s)
         _log.info("leaderships_handed_over", left=left)
 

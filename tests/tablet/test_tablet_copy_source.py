@@ -231,6 +231,23 @@ def test_a_session_ends_with_its_replica(simulate: Simulate):
     simulate(main())
 
 
+def test_a_server_that_stops_ends_its_sessions_and_opens_no_new_one(simulate: Simulate):
+    async def main() -> None:
+        rig = await Rig.start()
+        await rig.write_and_flush(1)
+        begun = await rig.begin()
+        await rig.sessions.close()
+        for refused in (rig.begin(), rig.read(begun.session_id, begun.files[0])):
+            with pytest.raises(KuduError, match="is stopping") as stopping:
+                await refused
+            assert stopping.value.code is ErrorCode.SHUTTING_DOWN
+        assert len(rig.replica.checkpointer.pins) == 0
+        assert rig.replica.log.anchors.lowest() is None
+        await rig.group.stop()
+
+    simulate(main())
+
+
 def test_only_files_of_the_session_are_given(simulate: Simulate):
     async def main() -> None:
         rig = await Rig.start()

@@ -39,7 +39,7 @@ from kudu_py.tablet import metadata
 from kudu_py.tablet.directories import remove_tree
 from kudu_py.tablet.metadata import Superblock
 from kudu_py.tablet.tablet_copy.board import CopyProgress, CopyProgressBoard
-from kudu_py.tablet.tablet_copy.landing import Landing, LandingDirectory, require_sound
+from kudu_py.tablet.tablet_copy.landing import Chunk, Landing, LandingDirectory, require_sound
 from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
 
 if TYPE_CHECKING:
@@ -181,6 +181,10 @@ class _Fetch:
         except KuduError as error:
             raise self._of_source(error) from error
         self._session_id = begun.session_id
+        shown = self._context.copies.copy_to_here(self._tablet_id)
+        if shown is not None:
+            shown.session_id = begun.session_id
+            shown.table_name = shown.table_name or begun.superblock.table_name
         return begun
 
     async def end(self, *, succeeded: bool, error: str = "") -> None:
@@ -328,7 +332,7 @@ class _Fetch:
             if writing is not None and writing.done() and not writing.cancelled():
                 writing.exception()  # whatever it was, what ended this came first
 
-    def _start_write(self, landing: Landing, piece: list[tablet_copy_pb2.FetchDataResponse]) -> asyncio.Future[None]:
+    def _start_write(self, landing: Landing, piece: list[Chunk]) -> asyncio.Future[None]:
         size_bytes = sum(len(chunk.data) for chunk in piece)
 
         async def write() -> None:
@@ -338,9 +342,9 @@ class _Fetch:
 
         return asyncio.ensure_future(write())
 
-    async def _receive(self, chunks: Chunks) -> list[tablet_copy_pb2.FetchDataResponse]:
+    async def _receive(self, chunks: Chunks) -> list[Chunk]:
         """The next piece: some chunks; none at the end."""
-        piece: list[tablet_copy_pb2.FetchDataResponse] = []
+        piece: list[Chunk] = []
         size_bytes = 0
         while size_bytes < self._options.piece_bytes:
             try:
@@ -358,10 +362,10 @@ class _Fetch:
                 raise self._of_source(from_rpc_error(error, address=self._address)) from error
             if not isinstance(chunk, tablet_copy_pb2.FetchDataResponse):
                 break  # the end
-            size = len(chunk.data)
-            await self._context.copies.throttle.take(size)
-            size_bytes += size
-            piece.append(chunk)
+            data = chunk.data
+            await self._context.copies.throttle.take(len(data))
+            size_bytes += len(data)
+            piece.append(Chunk(chunk.offset, data, chunk.crc32c))
         return piece
 
     async def _on_disk(self, job: Callable[[], T], landing: Landing | None = None) -> T:

@@ -20,6 +20,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import xxhash
 
@@ -113,6 +114,19 @@ def require_sound(files: Iterable[tablet_copy_pb2.CopyFile]) -> None:
         seen.add((file.kind, file.name))
 
 
+class Chunk(NamedTuple):
+    """What came of a file: a message's bytes taken out of it, which copies them, once.
+
+    Attributes:
+        offset: where in the file they belong.
+        crc32c: what the source says their CRC-32C is.
+    """
+
+    offset: int
+    data: bytes
+    crc32c: int
+
+
 class Landing:
     """One file on its way to this disk. Its methods block: each is a disk job, one at a time.
 
@@ -187,7 +201,7 @@ class Landing:
         self._hash = xxhash.xxh3_64()
         self.offset = self.resumed_bytes = 0
 
-    def write(self, chunks: Sequence[tablet_copy_pb2.FetchDataResponse]) -> None:
+    def write(self, chunks: Sequence[Chunk]) -> None:
         """Adds what came next.
 
         Raises:
@@ -196,11 +210,10 @@ class Landing:
         assert self._open is not None, f"{self._part} is not open"
         begin, pieces = self.offset, []
         for chunk in chunks:
-            data = chunk.data
-            if chunk.offset != self.offset or crc32c(data) != chunk.crc32c:
+            if chunk.offset != self.offset or crc32c(chunk.data) != chunk.crc32c:
                 raise self._damaged(f"what came for offset {self.offset} was damaged on its way")
-            self.offset += len(data)
-            pieces.append(data)
+            self.offset += len(chunk.data)
+            pieces.append(chunk.data)
         if self.offset > self.file.size_bytes:
             raise self._damaged(f"more came than its {self.file.size_bytes} bytes")
         require_free(self._disk, self._directory, self.offset - begin, self._kept_free_bytes)

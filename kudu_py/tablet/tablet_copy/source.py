@@ -130,8 +130,9 @@ class CopySessions:
 
         Raises:
             KuduError: INVALID_ARGUMENT, TABLET_NOT_FOUND, TABLET_NOT_RUNNING, TABLET_FAILED; ILLEGAL_STATE if it lags;
-                SERVER_TOO_BUSY.
+                SERVER_TOO_BUSY, SHUTTING_DOWN.
         """
+        self._require_open()
         target = ServerId(require_id(target_uuid, "requestor_uuid"))
         if target == self._context.uuid:
             raise KuduError(ErrorCode.INVALID_ARGUMENT, f"server {target} cannot copy a replica from itself")
@@ -141,6 +142,7 @@ class CopySessions:
         if session is None:
             await self._log_durable(replica)
             # Meanwhile the replica may have been stopped, and the same target may have asked once more.
+            self._require_open()
             if self._hosted.replica(tablet_id) is not replica:
                 raise _gone(replica)
             session = self._known(replica, target, committed) or self._open(replica, target)
@@ -275,7 +277,7 @@ class CopySessions:
             )
         disk, path, options = self._context.threads.disk, session.paths[key], self._options
 
-        def begin_read(start: int) -> asyncio.Future[list[tablet_copy_pb2.FetchDataResponse]]:
+        def begin_read(start: int) -> asyncio.Future[list[_ReadChunk]]:
             end = min(start + options.piece_bytes, file.size_bytes)
             return asyncio.ensure_future(
                 self._context.threads.run(lambda: _read_piece(disk, path, start, end, options.chunk_bytes))
@@ -288,12 +290,12 @@ class CopySessions:
                     piece = await ahead
                 except OSError as error:
                     raise _unreadable(path, error) from error
-                offset += sum(len(chunk.data) for chunk in piece)
+                offset += sum(chunk.size_bytes for chunk in piece)
                 ahead = begin_read(offset) if offset < file.size_bytes else None
                 for chunk in piece:
                     self._session(session_id)  # it may have been closed, or its replica stopped, meanwhile
-                    self._note_sent(session, len(chunk.data))
-                    yield chunk
+                    self._note_sent(session, chunk.size_bytes)
+                    yield chunk.response
                     self._touch(session)
         finally:
             if ahead is not None:
@@ -306,6 +308,7 @@ class CopySessions:
         shown.note_progress(CopyProgress(shown.progress.bytes_total, done))
 
     def _session(self, session_id: str) -> CopySession:
+        self._require_open()
         session = self._sessions.get(session_id)
         if session is None:
             raise KuduError(
@@ -321,6 +324,12 @@ class CopySessions:
             self._close(session, CopyState.FAILED, error.message)
             raise
         return session
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise KuduError(
+                ErrorCode.SHUTTING_DOWN, f"server {self._context.uuid} is stopping", verdict=Verdict.TRY_LATER
+            )
 
     def _touch(self, session: CopySession) -> None:
         if session.session_id in self._sessions:
@@ -381,7 +390,9 @@ class CopySessions:
         look()
 
     async def close(self) -> None:
-        """Closes all sessions, for a server that stops; its replicas still run. Idempotent."""
+        """Closes all sessions, for a server that stops; its replicas still run. Streams end at their next chunk, and no
+        new session is opened. Idempotent.
+        """
         self._is_closed = True
         for session in list(self._sessions.values()):
             self._close(session, CopyState.FAILED, "the server stopped")
@@ -406,15 +417,20 @@ def _is_waited_for(session: CopySession) -> bool:
     )
 
 
-def _read_piece(
-    disk: Disk, path: str, start: int, end: int, chunk_bytes: int
-) -> list[tablet_copy_pb2.FetchDataResponse]:
+class _ReadChunk(NamedTuple):
+    """An answer and its size, for asking a message for its bytes copies them."""
+
+    size_bytes: int
+    response: tablet_copy_pb2.FetchDataResponse
+
+
+def _read_piece(disk: Disk, path: str, start: int, end: int, chunk_bytes: int) -> list[_ReadChunk]:
     """A part of a file in chunks. Blocks. Opens the file each time, so that nothing has to be closed by whoever is
     cancelled.
     """
     file = disk.open(path)
     try:
-        chunks: list[tablet_copy_pb2.FetchDataResponse] = []
+        chunks: list[_ReadChunk] = []
         for offset in range(start, end, chunk_bytes):
             wanted = min(chunk_bytes, end - offset)
             data = file.read(offset, wanted)
@@ -424,7 +440,8 @@ def _read_piece(
                     f"{path} ends at {offset + len(data)}, and at least {end} bytes of it are named",
                     details={"path": path},
                 )
-            chunks.append(tablet_copy_pb2.FetchDataResponse(offset=offset, data=data, crc32c=crc32c(data)))
+            response = tablet_copy_pb2.FetchDataResponse(offset=offset, data=data, crc32c=crc32c(data))
+            chunks.append(_ReadChunk(wanted, response))
         return chunks
     finally:
         file.close()
