@@ -6,8 +6,8 @@ differ in nothing but speed: a long-lived stream, where all requests that wait w
 message, and unary calls.
 
 What grpcio's streams ask for, and why the stream link is built as it is:
-1. One writer task and one reader task for the life of a stream: concurrent writes break it, and a read that is
-   cancelled cancels the whole call.
+1. One write at a time (`StreamWriter`), and one reader task for the life of a stream: concurrent writes break it, and
+   a read that is cancelled cancels the whole call.
 2. An own window: a stream that nobody reads accepts thousands of messages without a word.
 3. Own time limits: a stopped server is not noticed by the transport. A request that is not answered in time fails by
    itself; the stream stays, for other tablets may be answered.
@@ -30,6 +30,7 @@ from kudu_py.pb.consensus_pb2_grpc import ConsensusServiceStub
 from kudu_py.rpc.call import call as rpc_call
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.rpc.status import from_error_detail
+from kudu_py.rpc.stream_writer import StreamWriter
 
 if TYPE_CHECKING:
     from kudu_py.pb.consensus_pb2_grpc import ConsensusServiceAsyncStub  # exists for type checkers only
@@ -181,7 +182,8 @@ class StreamLink:
         self._queue: deque[int] = deque()
         self._unanswered: dict[int, tuple[float, UpdateCall]] = {}
         self._limit_timer: asyncio.TimerHandle | None = None
-        self._wake: asyncio.Future[None] | None = None
+        self._writer: StreamWriter | None = None
+        self._is_write_due = False
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._failures = 0
@@ -206,9 +208,10 @@ class StreamLink:
         self._queue.append(self._sequence)
         if self._limit_timer is None:
             self._limit_timer = self._loop.call_at(limit, self._on_limit)
-        wake = self._wake
-        if wake is not None and not wake.done():
-            wake.set_result(None)
+        if not self._is_write_due:
+            # In the next turn, so that what other tablets have to say in this one shares the message.
+            self._is_write_due = True
+            self._loop.call_soon(self._write_due)
 
     async def close(self) -> None:
         self._closed = True
@@ -227,33 +230,35 @@ class StreamLink:
         reader = self._loop.create_task(
             rpc_call(self._read(stream), address=self._address), name=f"read from {self._address}"
         )
-        writer = self._loop.create_task(self._write(stream), name=f"write to {self._address}")
+        writer = self._writer = StreamWriter(stream, self._write)
         why = _unavailable(self._address, "the stream ended")
         try:
-            await asyncio.wait([reader, writer], return_when=asyncio.FIRST_COMPLETED)
+            self._write()
+            await asyncio.wait([reader, writer.broken], return_when=asyncio.FIRST_COMPLETED)
             # The reader learns the status; a writer is only told that the stream is no more.
             await asyncio.wait([reader], timeout=_STATUS_WAIT_S)
             if reader.done() and not reader.cancelled() and isinstance(error := reader.exception(), KuduError):
                 why = error
         finally:
             reader.cancel()
-            writer.cancel()
             stream.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
-            self._task = None
+            writer.close()
+            await asyncio.gather(reader, return_exceptions=True)
+            self._task = self._writer = None
             pause = min(self._options.reconnect_min_s * 2**self._failures, self._options.reconnect_max_s)
             self._failures = min(self._failures + 1, 16)
             self._reopen_at = self._clock.monotonic() + pause
             self._fail_all(why)
 
-    async def _write(self, stream: _Stream) -> None:
-        while True:
-            message = self._take()
-            if message is not None:
-                await stream.write(message)
-            elif not self._queue:
-                self._wake = self._loop.create_future()
-                await self._wake
+    def _write_due(self) -> None:
+        self._is_write_due = False
+        self._write()
+
+    def _write(self) -> None:
+        """Begins the next message if there is one and the stream is free."""
+        writer = self._writer
+        if writer is not None and writer.is_free and (message := self._take()) is not None:
+            writer.write(message)
 
     async def _read(self, stream: _Stream) -> None:
         async for message in stream:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.consensus.core.model import ConfigChange, Member, MemberType, RaftConfig, Role
+from kudu_py.consensus.core.model import ConfigChange, Member, MemberType, RaftConfig, RaftOptions, Role
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.testing.consensus_group import SimGroup, group_config
+from kudu_py.testing.waiting import wait_until
 
 
 def test_a_change_is_committed_and_durable_in_the_metadata_of_all(simulate):
@@ -77,6 +81,192 @@ def test_a_voter_joins_as_a_pre_voter_and_is_promoted_by_the_leader(simulate):
         assert leader.raft.committed_config.member(newcomer.uuid) == joining
         again = await leader.raft.change_config(ConfigChange.ADD_SERVER, joining)
         assert again == leader.raft.committed_config
+        await group.stop()
+
+    simulate(story())
+
+
+def options(**raft):
+    return ConsensusOptions(raft=RaftOptions(check_invariants=True, **raft))
+
+
+async def three_and_a_promotion_without_majority():
+    """A leader of three that has begun to promote a fourth, of which neither it nor another one answers."""
+    group = SimGroup(size=4, options=options(config_change_timeout_s=2.0))
+    fourth = group.servers[3]
+    full = group_config(group.servers)
+    learner = Member(fourth.uuid, MemberType.PRE_VOTER, fourth.address)
+    config = RaftConfig(0, tuple(learner if m.uuid == fourth.uuid else m for m in full.members))
+    for server in group.servers:
+        await server.create(config)
+        await server.start()
+    leader = await group.leader()
+    await group.settle()
+    await leader.raft.change_config(ConfigChange.CHANGE_ROLE, Member(fourth.uuid, MemberType.VOTER))
+    await wait_until(lambda: fourth.uuid in leader.raft.active_config.voters, step_s=0.0001)
+    assert leader.raft.pending_config is not None
+    lost = group.others(leader, fourth)[0]
+    for server in (fourth, lost):
+        group.network.isolate(server.address)
+    return group, leader, fourth
+
+
+def test_what_does_not_commit_in_time_is_undone_and_writes_go_on(simulate):
+    async def story():
+        group, leader, fourth = await three_and_a_promotion_without_majority()
+        term, begun = leader.raft.term, leader.raft.pending_config.config_index
+        write = leader.propose(b"meanwhile")
+        await group.wait_until(lambda: leader.raft.committed_config.config_index > begun)
+        assert leader.raft.committed_config.member(fourth.uuid).member_type is MemberType.PRE_VOTER
+        await write.future
+        assert leader.raft.term == term
+        group.network.heal()
+        await group.settle()
+        await group.wait_until(lambda: fourth.uuid in leader.raft.committed_config.voters)
+        await group.stop()
+
+    simulate(story())
+
+
+def test_who_waits_for_a_change_that_is_aborted_is_told_so(simulate):
+    async def story():
+        group = SimGroup()
+        await group.start()
+        leader = await group.leader()
+        await group.settle()
+        for server in group.others(leader):
+            server.threads.hang()
+        gone = Member(group.others(leader)[0].uuid, MemberType.VOTER)
+        waiting = asyncio.ensure_future(leader.raft.change_config(ConfigChange.REMOVE_SERVER, gone))
+        await asyncio.sleep(0.1)
+        with pytest.raises(KuduError) as refused:
+            await leader.raft.abort_config_change(99)
+        assert refused.value.code is ErrorCode.CAS_FAILED
+        aborting = [asyncio.ensure_future(leader.raft.abort_config_change()) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in [waiting, *aborting])
+        for server in group.others(leader):
+            server.threads.release()
+        first, second = await asyncio.gather(*aborting)
+        assert first == second == leader.raft.committed_config
+        assert first.members == group_config(group.servers).members
+        with pytest.raises(KuduError, match="was undone: it was aborted") as undone:
+            await waiting
+        assert undone.value.code is ErrorCode.OPERATION_ABORTED
+        assert await leader.raft.abort_config_change() == first
+        await group.stop()
+
+    simulate(story())
+
+
+def test_a_leader_asked_to_remove_itself_hands_over_and_says_to_whom(simulate):
+    async def story():
+        group = SimGroup()
+        await group.start()
+        leader = await group.leader()
+        await group.settle()
+        with pytest.raises(KuduError) as refused:
+            await leader.raft.change_config(ConfigChange.REMOVE_SERVER, Member(leader.uuid, MemberType.VOTER))
+        assert refused.value.code is ErrorCode.STEPPING_DOWN
+        successor = next(s for s in group.servers if s.uuid == refused.value.details["leader_uuid"])
+        assert refused.value.details["leader_address"] == successor.address
+        await group.wait_until(lambda: successor.raft.is_leader_ready())
+        await group.settle()
+        config = await successor.raft.change_config(
+            ConfigChange.REMOVE_SERVER, Member(leader.uuid, MemberType.VOTER), 0
+        )
+        assert config.member(leader.uuid) is None
+        await group.stop()
+
+    simulate(story())
+
+
+def test_a_removed_server_disturbs_nobody(simulate):
+    async def story():
+        group = SimGroup()
+        await group.start()
+        leader = await group.leader()
+        await group.settle()
+        removed = group.others(leader)[0]
+        await leader.raft.change_config(ConfigChange.REMOVE_SERVER, Member(removed.uuid, MemberType.VOTER))
+        term = leader.raft.term
+        await asyncio.sleep(30.0)
+        assert [server.raft.term for server in group.servers] == [term] * 3
+        assert removed.raft.role is Role.FOLLOWER  # it was not told, and asks in vain
+        await group.stop()
+
+    simulate(story())
+
+
+def test_a_survivor_goes_on_without_the_majority_and_has_what_was_acknowledged(simulate):
+    async def story():
+        group = SimGroup()
+        await group.start()
+        leader = await group.leader()
+        await group.write(b"acknowledged")
+        await group.settle()
+        survivor = group.others(leader)[0]
+        with pytest.raises(KuduError) as refused:
+            await survivor.raft.unsafe_change_config([survivor.uuid], "a test")
+        assert refused.value.code is ErrorCode.ILLEGAL_STATE
+        for server in group.others(survivor):
+            await group.crash(server)
+        await asyncio.sleep(3.0)
+        config = await survivor.raft.unsafe_change_config([survivor.uuid], "a test")
+        assert [member.uuid for member in config.members] == [survivor.uuid]
+        await group.leader([survivor])
+        await group.write(b"after", [survivor])
+        assert survivor.machine.payloads == [b"acknowledged", b"after"]
+        await group.crash(survivor)
+        await group.restart(survivor)
+        await group.leader([survivor])
+        assert survivor.raft.committed_config.members == config.members
+        await group.stop()
+
+    simulate(story())
+
+
+async def group_split_by_force():
+    """The one that was behind has been told to go on with one that is ahead of it."""
+    group = SimGroup()
+    await group.start()
+    leader = await group.leader()
+    await group.settle()
+    behind, ahead = group.others(leader)
+    group.network.isolate(behind.address)
+    await group.write(b"unknown to the one behind", [leader])
+    await group.wait_until(lambda: ahead.machine.payloads == [b"unknown to the one behind"])
+    await group.crash(leader)
+    await asyncio.sleep(5.0)
+    await behind.raft.unsafe_change_config([behind.uuid, ahead.uuid], "a test")
+    return group, behind, ahead
+
+
+def test_a_replica_that_committed_what_its_group_gave_up_falls_silent_and_is_to_be_copied(simulate):
+    async def story():
+        group, behind, ahead = await group_split_by_force()
+        group.network.heal()
+        await group.wait_until(lambda: ahead.fatal is not None)
+        assert isinstance(ahead.fatal, KuduError)
+        assert ahead.fatal.code is ErrorCode.CORRUPTION
+        assert "the group was split" in ahead.fatal.message
+        assert ahead.machine.payloads == [b"unknown to the one behind"]
+        await group.wait_until(lambda: bool(ahead.copies_asked))
+        assert ahead.copies_asked[0].source_uuid == behind.uuid
+        await group.stop()
+
+    simulate(story())
+
+
+def test_one_that_does_not_know_that_it_was_committed_follows(simulate):
+    async def story():
+        group, behind, ahead = await group_split_by_force()
+        await group.crash(ahead)
+        group.network.heal()
+        await group.restart(ahead)
+        await group.wait_until(lambda: behind.raft.is_leader_ready())
+        await group.settle([behind, ahead])
+        assert ahead.machine.payloads == behind.machine.payloads == []
         await group.stop()
 
     simulate(story())
