@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kudu_py.client.stream_writer import StreamWriter
+from kudu_py.rpc.stream_writer import StreamWriter
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.pb import tserver_pb2
 from kudu_py.pb.tserver_pb2_grpc import TabletServerServiceStub

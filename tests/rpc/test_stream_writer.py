@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kudu_py.client.stream_writer import StreamWriter
+from kudu_py.rpc.stream_writer import StreamWriter
 from kudu_py.testing import sim_loop
 
 
