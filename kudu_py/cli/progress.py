@@ -13,6 +13,7 @@ from kudu_py.cli.amounts import bytes_text, duration_text, time_left_s
 _CLEAR_LINE: Final = "\r\x1b[2K"
 ID_CHARACTERS: Final = 8
 """What is shown of an id where there is no room for all of it; commands take it for the whole."""
+DOING_CHARACTERS_MIN: Final = 20
 _ID: Final = re.compile(r"\b[0-9a-f]{32}\b")
 
 PIPED_INTERVAL_S: Final = 5.0
@@ -41,12 +42,30 @@ class Progress:
     @property
     def text(self) -> str:
         """Such as `1 of 3: copying; 120 MB of 1.2 GB (10 %), 52 MB/s, 21 s left; 1,204 entries behind`."""
-        parts = [f"{self.steps_done} of {self.steps_total}: {self.doing}" if self.steps_total else self.doing]
+        return self._steps + self.doing + self._figures
+
+    def fitted(self, width: int) -> str:
+        """`text` in `width` characters: ids are shortened, then what is done, and figures come last."""
+        if len(self.text) <= width:
+            return self.text
+        doing = _ID.sub(lambda found: found[0][:ID_CHARACTERS], self.doing)
+        room = max(width - len(self._steps) - len(self._figures), DOING_CHARACTERS_MIN)
+        if len(doing) > room:
+            doing = doing[: room - 1] + "…"
+        return (self._steps + doing + self._figures)[:width]
+
+    @property
+    def _steps(self) -> str:
+        return f"{self.steps_done} of {self.steps_total}: " if self.steps_total else ""
+
+    @property
+    def _figures(self) -> str:
+        parts: list[str] = []
         if self.bytes_total:
             parts.append(copy_text(self.bytes_done, self.bytes_total, self.bytes_per_s))
         if self.log_lag_entries:
             parts.append(f"{self.log_lag_entries:,} {'entry' if self.log_lag_entries == 1 else 'entries'} behind")
-        return "; ".join(part for part in parts if part)
+        return "".join(f"; {part}" for part in parts)
 
 
 def copy_text(done: int, total: int, per_s: int) -> str:
@@ -78,7 +97,7 @@ class ProgressLine:
     def show(self, progress: Progress, now: float) -> None:
         """`progress` is how it stands at `now`, in seconds of any clock that does not go back."""
         if self._is_terminal:
-            self._stream.write(_CLEAR_LINE + _fitted(progress.text, shutil.get_terminal_size().columns - 1))
+            self._stream.write(_CLEAR_LINE + progress.fitted(shutil.get_terminal_size().columns - 1))
             self._stream.flush()
             self._is_open = True
             return
@@ -100,10 +119,3 @@ class ProgressLine:
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-
-def _fitted(text: str, width: int) -> str:
-    """The text in `width` characters: ids are shortened before anything is cut off."""
-    if len(text) > width:
-        text = _ID.sub(lambda found: found[0][:ID_CHARACTERS], text)
-    return text[:width]

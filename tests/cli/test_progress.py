@@ -52,9 +52,10 @@ def test_a_terminal_gets_one_line_rewritten_and_left_readable(monkeypatch):
     assert last == "done\n"
 
 
-def test_a_narrow_terminal_shortens_ids_before_it_cuts(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    terminal = Terminal()
-    ProgressLine(terminal).show(Progress(f"copying to {'a' * 32}", bytes_done=1, bytes_total=2), 0.0)
+def test_a_narrow_terminal_gets_short_ids_and_figures_before_words():
+    copying = Progress(f"copying to {'a' * 32}", 1, 3, bytes_done=1, bytes_total=2)
 
-    assert terminal.getvalue() == "\r\x1b[2Kcopying to aaaaaaaa; 1 B of 2 B (50 %),"
+    assert copying.fitted(80) == copying.text
+    assert copying.fitted(60) == "1 of 3: copying to aaaaaaaa; 1 B of 2 B (50 %), 0 B/s"
+    long = Progress("many words about what is being done", bytes_done=1, bytes_total=2)
+    assert long.fitted(50) == "many words about what i…; 1 B of 2 B (50 %), 0 B/s"
