@@ -280,8 +280,9 @@ class Wrapping:
                             await context.write(response)
                 code = OK
                 return
-            except grpc.aio.UsageError:
-                raise asyncio.CancelledError from None  # written to a call that its client has already left
+            except (grpc.aio.UsageError, grpc.aio.InternalError):
+                # Written to a call that its client has left: in order, or by dying, before this call was cancelled.
+                raise asyncio.CancelledError from None
             except asyncio.CancelledError:
                 if observe is not None or not self._is_ending:
                     raise
