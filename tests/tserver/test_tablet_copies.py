@@ -1,4 +1,4 @@
-"""What whole tablet servers say of copies while they are under way, in lists, reports, pages and metrics; and their end."""
+"""What whole tablet servers say of copies under way, in lists, reports, pages and metrics; and how one is ended."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_both_servers_list_a_copy_and_how_far_it_is(simulate: Simulate, copying:
                 assert session.table_name == "table"
                 assert (session.source_uuid, session.target_uuid) == (rig.source.uuid, rig.target.uuid)
                 assert session.state == tablet_copy_pb2.FETCHING
-                assert 0 < session.bytes_done < session.bytes_total
                 assert session.ended_micros == 0
+            assert 0 < at_target.bytes_done < at_target.bytes_total == at_source.bytes_total
             assert at_target.session_id == at_source.session_id != ""
             assert (at_target.is_source, at_source.is_source) == (False, True)
             assert at_target.bytes_per_s == pytest.approx(10_000, rel=0.2)
@@ -179,24 +179,6 @@ def test_a_copy_is_cancelled_by_a_call_whether_it_runs_or_waits(simulate: Simula
     simulate(main())
 
 
-def test_a_server_that_stops_is_not_held_up_by_who_copies_from_it(simulate: Simulate, copying: Any):
-    async def main() -> None:
-        async with copying() as rig:
-            tablet_id = await rig.create()
-            await rig.start(tablet_id)
-            await asyncio.sleep(2)
-            started = asyncio.get_running_loop().time()
-            await rig.source.stop()
-            assert asyncio.get_running_loop().time() - started < 1.0
-            copies = rig.target.tablet_server.manager.context.copies
-            await wait_until(lambda: not copies.copies_to_here())
-            (session,) = await rig.listed(rig.target)
-            assert session.state == tablet_copy_pb2.FAILED
-            assert "is stopping" in session.error or "cannot be reached" in session.error
-
-    simulate(main())
-
-
 @pytest.mark.parametrize(
     "method", ["BeginCopySession", "FetchData", "EndCopySession", "ListCopySessions", "CancelCopy"]
 )
@@ -205,8 +187,8 @@ def test_a_call_that_is_meant_for_another_server_is_refused(simulate: Simulate, 
         async with copying() as rig:
             stub: Any = TabletCopyServiceStub(rig.channel(rig.target))
             request = getattr(tablet_copy_pb2, f"{method}Request")(dest_uuid=rig.source.uuid)
+            call = getattr(stub, method)(request)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                call = getattr(stub, method)(request)
                 await (call.read() if method == "FetchData" else call)
             assert from_rpc_error(refused.value).code is ErrorCode.WRONG_SERVER_UUID
 
