@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 
 import pytest
 
 from kudu_py.common.errors import KuduError, Verdict
-from kudu_py.consensus.core.model import Role
+from kudu_py.consensus.core.model import ConfigChange, Member, MemberType, RaftOptions, Role
+from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.peer_links import PeerLinkOptions, Transport
 from kudu_py.testing import sim_loop
-from kudu_py.testing.consensus_group import SimGroup
+from kudu_py.testing.consensus_group import TESTING_OPTIONS, SimGroup
 from kudu_py.testing.sim_network import SimNetworkOptions
 from kudu_py.wal.options import WalOptions
 
@@ -80,9 +82,45 @@ async def break_things(group, rng, stop):
                 server.threads.release()
 
 
-async def story(seed, transport):
+async def change_members(group, rng, stop):
+    """Members are removed, added, marked and demoted, and changes aborted, by whoever leads, or believes so."""
+    while not stop.is_set():
+        await asyncio.sleep(rng.uniform(0.2, 2.0))
+        for leader in [s for s in group.servers if s.replica is not None and s.replica.role is Role.LEADER]:
+            server = rng.choice(group.servers)
+            member = Member(server.uuid, rng.choice(list(MemberType)), server.address, promote=rng.random() < 0.7)
+            with contextlib.suppress(KuduError, TimeoutError):
+                async with asyncio.timeout(rng.choice([0.05, 1.0])):
+                    if rng.random() < 0.2:
+                        await leader.raft.abort_config_change()
+                    else:
+                        await leader.raft.change_config(rng.choice(list(ConfigChange)), member)
+
+
+async def reunite(group):
+    """All are voters again: what is left of the changes must not stand in the way."""
+    while True:
+        leader = await group.leader()
+        config = leader.raft.committed_config
+        missing = [server for server in group.servers if server.uuid not in config.voters]
+        if not missing and leader.raft.pending_config is None:
+            return
+        with contextlib.suppress(KuduError, TimeoutError):
+            async with asyncio.timeout(5.0):
+                for server in missing:
+                    kind = ConfigChange.CHANGE_ROLE if config.member(server.uuid) else ConfigChange.ADD_SERVER
+                    await leader.raft.change_config(kind, Member(server.uuid, MemberType.VOTER, server.address))
+        await asyncio.sleep(0.1)
+
+
+CHANGING = ConsensusOptions(raft=RaftOptions(check_invariants=True, config_change_timeout_s=2.0))
+
+
+async def story(seed, transport, *, size=3, is_changing=False):
     group = SimGroup(
         seed,
+        size=size,
+        options=CHANGING if is_changing else TESTING_OPTIONS,
         link_options=PeerLinkOptions(transport=transport),
         wal_options=WalOptions(cache_bytes_max=random.Random(seed).choice([0, 200, 1 << 20])),
         network_options=SimNetworkOptions(duplicate_chance=0.05),
@@ -95,9 +133,12 @@ async def story(seed, transport):
             tasks.create_task(write_on(group, rng, number, acknowledged, failed, stop))
         tasks.create_task(read_on(group, rng, acknowledged, stop))
         tasks.create_task(break_things(group, rng, stop))
+        if is_changing:
+            tasks.create_task(change_members(group, rng, stop))
         await asyncio.sleep(FAULTS_S)
         stop.set()
     group.network.heal()
+    await reunite(group)
     await group.write(b"last")
     await group.settle()
     for server in group.servers:
@@ -119,3 +160,11 @@ SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2,
 @pytest.mark.parametrize("seed", SEEDS)
 def test_acknowledged_writes_survive_drawn_faults(seed, transport):
     sim_loop.run(story(seed, transport), seed=seed)
+
+
+CHANGING_SEEDS = [110, 111, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 110))]
+
+
+@pytest.mark.parametrize("seed", CHANGING_SEEDS)
+def test_acknowledged_writes_survive_drawn_faults_and_changes_of_members(seed):
+    sim_loop.run(story(seed, Transport.STREAM, size=4, is_changing=True), seed=seed)
