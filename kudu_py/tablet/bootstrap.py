@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -71,6 +71,52 @@ def create_files(disk: Disk, directories: ReplicaDirectories, superblock: Superb
     disk.sync_dir(directories.logs)
     disk.sync_dir(directories.rows)
     metadata.write(disk, directories.superblock_path(tablet_id), superblock)
+
+
+def require_promises(disk: Disk, directories: ReplicaDirectories) -> None:
+    """Refuses directories that have lost the memory of what their replicas promised. Blocks: for disk jobs.
+
+    A replica without its term and vote may vote twice, one without its log may have acknowledged what it no longer has;
+    one alone is FAILED and replaced. A new disk in the place of a broken one, or one that is not mounted, does that to
+    all replicas at once, and then the server must not speak under its old name (seed 002, "Failure of a disk with
+    consensus metadata is a catastrophic failure").
+
+    Raises:
+        KuduError: CONFIGURATION_ERROR that says what to do.
+    """
+    if not disk.exists(directories.superblocks):
+        return
+    tablet_ids = directories.tablet_ids(disk)
+    if not tablet_ids:
+        return
+    if not _holds_any(disk, directories.consensus_metadata, tablet_ids):
+        raise _all_lost(directories, directories.consensus_metadata, "terms and votes")
+    ready = [tablet_id for tablet_id in tablet_ids if _is_ready(disk, directories, tablet_id)]
+    if ready and not _holds_any(disk, directories.logs, ready):
+        raise _all_lost(directories, directories.logs, "logs")
+
+
+def _holds_any(disk: Disk, path: str, tablet_ids: Sequence[TabletId]) -> bool:
+    return disk.exists(path) and not set(tablet_ids).isdisjoint(disk.list_dir(path))
+
+
+def _is_ready(disk: Disk, directories: ReplicaDirectories, tablet_id: TabletId) -> bool:
+    try:
+        superblock = metadata.read(disk, directories.superblock_path(tablet_id), tablet_id)
+    except KuduError:
+        return False
+    return superblock.data_state is DataState.READY
+
+
+def _all_lost(directories: ReplicaDirectories, path: str, what: str) -> KuduError:
+    return KuduError(
+        ErrorCode.CONFIGURATION_ERROR,
+        f"{path} holds nothing of the replicas that {directories.superblocks} names: their {what} are lost, and a "
+        "server that does not know what it promised must not speak under its old name. If a file system is not "
+        f"mounted, mount it. If it is gone for good, remove everything in {directories.root} and start again: the "
+        "server comes up with a new uuid, and its old replicas are replaced",
+        details={"path": path},
+    )
 
 
 def remove_unfinished_creations(disk: Disk, directories: ReplicaDirectories) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId, is_id, require_id
 from kudu_py.env.atomic_file import TEMPORARY_SUFFIX
 from kudu_py.env.disk import Disk
@@ -75,29 +74,6 @@ class ReplicaDirectories:
             disk.make_dir(path)
         for path in (*paths, self.root):
             disk.sync_dir(path)
-
-    def require_promises(self, disk: Disk) -> None:
-        """Refuses directories that have lost the memory of what their replicas promised. Blocks: for disk jobs.
-
-        A replica without its term and vote may vote twice, one without its log may have acknowledged what it no longer
-        has. A new disk in the place of a broken one, or one that is not mounted, would do that to all replicas at once
-        (seed 002, "Failure of a disk with consensus metadata is a catastrophic failure").
-
-        Raises:
-            KuduError: CONFIGURATION_ERROR that says what to do.
-        """
-        if not disk.exists(self.superblocks) or not any(is_id(name) for name in disk.list_dir(self.superblocks)):
-            return
-        for path, what in ((self.consensus_metadata, "terms and votes"), (self.logs, "logs")):
-            if not disk.exists(path):
-                raise KuduError(
-                    ErrorCode.CONFIGURATION_ERROR,
-                    f"{path} is missing although {self.superblocks} names replicas: their {what} are lost, and a "
-                    "server that does not know what it promised must not speak under its old name. If a file system "
-                    f"is not mounted, mount it. If it is gone for good, remove everything in {self.root} and start "
-                    "again: the server comes up with a new uuid, and the masters replace its old replicas",
-                    details={"path": path},
-                )
 
     def tablet_ids(self, disk: Disk) -> list[TabletId]:
         """Ids of all tablets with a superblock, sorted; what an unfinished replacement left is removed. Blocks."""

@@ -64,7 +64,7 @@ class LocalFiles:
         self._disk = disk
         self._directories = directories
         self._uuid = uuid
-        directories.require_promises(disk)
+        bootstrap.require_promises(disk, directories)
         directories.create(disk)
         for tablet_id in directories.tablet_ids(disk):
             try:

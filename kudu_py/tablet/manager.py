@@ -184,7 +184,7 @@ class TabletManager:
 
     def _read_superblocks(self) -> dict[TabletId, Superblock | KuduError]:
         disk, directories = self._context.threads.disk, self._context.directories
-        directories.require_promises(disk)
+        bootstrap.require_promises(disk, directories)
         directories.create(disk)
         found: dict[TabletId, Superblock | KuduError] = {}
         for tablet_id in directories.tablet_ids(disk):

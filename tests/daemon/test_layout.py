@@ -8,7 +8,7 @@ import random
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
-from kudu_py.daemon.layout import INSTANCE_NAME, open_or_create, read_instance
+from kudu_py.daemon.layout import INSTANCE_NAME, open_existing, open_or_create, read_instance
 from kudu_py.env import atomic_file
 from kudu_py.env.posix_disk import PosixDisk
 from kudu_py.testing.sim_disk import DiskCrashed, Fault, Operation, SimDisk
@@ -177,3 +177,27 @@ def test_a_file_in_place_of_the_directory_is_named(tmp_path):
 
     with pytest.raises(KuduError, match="Not a directory"):
         opened(PosixDisk(), str(tmp_path / "file"))
+
+
+def test_a_tool_takes_the_directory_of_a_server_that_does_not_run():
+    disk = sim_disk()
+    running = opened(disk)
+    with pytest.raises(KuduError) as refused:
+        open_existing(disk, ROOT)
+    assert refused.value.code is ErrorCode.CONFIGURATION_ERROR
+    assert "in use by another process" in refused.value.message
+    running.close()
+    taken = open_existing(disk, ROOT)
+    assert (taken.uuid, taken.role, taken.is_new) == (running.uuid, running.role, False)
+    with pytest.raises(KuduError):
+        opened(disk)
+    taken.close()
+    opened(disk).close()
+
+
+def test_a_tool_makes_no_data_directory():
+    disk = sim_disk()
+    with pytest.raises(KuduError) as refused:
+        open_existing(disk, ROOT)
+    assert "is no data directory" in refused.value.message
+    assert disk.list_dir("/") == []

@@ -20,6 +20,7 @@ from kudu_py.tablet import bootstrap, metadata
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.tablet_replica import ReplicaState
+from kudu_py.testing.refusals import refusal
 from kudu_py.testing.replica_group import SCHEMA, ReplicaGroup, ReplicaHost, batch_of, rows_of
 from kudu_py.testing.sim_disk import DiskCrashed, SimDisk
 
@@ -179,6 +180,9 @@ async def _with_rows(group: ReplicaGroup) -> tuple[ReplicaHost, TabletId]:
 def test_a_replica_that_lost_a_part_of_itself_is_refused_by_name(simulate: Simulate, lost: str):
     async def main() -> None:
         group = ReplicaGroup()
+        await group.start()
+        await group.create()  # a server that lost this of all its replicas would not start
+        await group.stop()
         host, tablet_id = await _with_rows(group)
         path = getattr(ReplicaDirectories("/data"), lost)(tablet_id)
         if lost == "consensus_metadata_path":
@@ -191,6 +195,44 @@ def test_a_replica_that_lost_a_part_of_itself_is_refused_by_name(simulate: Simul
         assert isinstance(replica.error, KuduError)
         assert replica.error.code is ErrorCode.CORRUPTION
         assert path in str(replica.error)
+        await group.stop()
+
+    simulate(main())
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+@pytest.mark.parametrize("lost", ["logs", "consensus_metadata"])
+def test_a_server_that_lost_all_logs_or_all_votes_does_not_start_under_its_old_name(
+    simulate: Simulate, lost: str, is_empty: bool
+):
+    """An unmounted file system, or a new disk in the place of a broken one."""
+
+    async def main() -> None:
+        group = ReplicaGroup()
+        host, _ = await _with_rows(group)
+        path = getattr(DIRECTORIES, lost)
+        host.disk.rename(path, "/data/elsewhere")
+        if is_empty:
+            host.disk.make_dir(path)
+        error = await refusal(host.restart())
+        assert error.code is ErrorCode.CONFIGURATION_ERROR
+        assert path in error.message
+        assert "new uuid" in error.message
+        assert is_empty or not host.disk.exists(path), "nothing was made in its place"
+
+    simulate(main())
+
+
+def test_a_server_with_nothing_but_tombstones_needs_no_logs(simulate: Simulate):
+    async def main() -> None:
+        group = ReplicaGroup()
+        host, tablet_id = await _with_rows(group)
+        await host.restart()
+        await host.manager.delete_tablet(tablet_id)
+        await host.stop()
+        host.disk.remove_dir(DIRECTORIES.logs)
+        await host.restart()
+        assert len(host.manager.tombstones()) == 1
         await group.stop()
 
     simulate(main())

@@ -545,6 +545,8 @@ def test_a_replica_that_lost_its_votes_does_not_come_back_under_this_servers_nam
         await rig.begin()
         await rig.rest()
         await rig.target.manager.delete_tablet(rig.tablet_id)
+        alone = replace(rig.group.new_tablet(), config=RaftConfig(0, (rig.target.member,)))
+        await rig.target.manager.create_tablet(alone)  # a server that lost all its votes would not start
         await rig.target.stop()
         rig.target.disk.unlink(DIRECTORIES.consensus_metadata_path(rig.tablet_id))
         await rig.target.restart()
