@@ -15,7 +15,7 @@ from kudu_py.cli.balance_report import balance_json, print_balance
 from kudu_py.cli.console import make_console, plain_table, say
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, Report
 from kudu_py.cli.majority_loss import Loss, TabletSeen, loss_lines
-from kudu_py.cli.majority_recovery import Outcome, bring_back, look, losses, outcome_text, recovery_json
+from kudu_py.cli.majority_recovery import Outcome, bring_back, look, losses, outcome_text, recovery_json, still_as_seen
 from kudu_py.cli.masters import Masters, run_with_masters
 from kudu_py.cli.op import EXIT_INTERRUPTED
 from kudu_py.cli.unsafe_config import NO_WAY_BACK, caller_id, confirm, now_micros
@@ -106,7 +106,12 @@ def recover_majority_loss(
     if possible and not dry_run:
         say(f"\n{NO_WAY_BACK}")
         confirm(f"Give up what is lost, and go on with what is left of {counted(len(possible), 'tablet')}?", yes=yes)
-        outcomes = _recover(addresses, possible)
+        # Whoever was asked may have thought for long, and a server may have come back meanwhile.
+        unchanged = still_as_seen(possible, losses(run_with_masters(addresses, find)))
+        for loss in possible:
+            if loss not in unchanged:
+                say(f"tablet {loss.tablet.tablet_id} is left alone: it changed meanwhile; run the same command again")
+        outcomes = _recover(addresses, unchanged)
     if is_json:
         print(json.dumps(recovery_json(tablets, found, outcomes), indent=2))
     else:
@@ -122,7 +127,7 @@ def _say_losses(tablets: list[TabletSeen], found: list[Loss]) -> None:
     if not found:
         say(f"no majority is lost: each of {whole} has one, or none was asked for")
         return
-    say(f"{len(found)} of {whole} {'has' if len(found) == 1 else 'have'} lost the majority of voters:")
+    say(f"{len(found)} of {whole} cannot elect a leader:")
     now = now_micros()
     for loss in found:
         say("\n" + "\n".join(loss_lines(loss, now)))

@@ -132,10 +132,7 @@ def assess(tablet: TabletSeen) -> Loss | None:
         return None
     away = [replica for replica in tablet.voters if replica.standing is Standing.AWAY]
     if away:
-        reasons = "; ".join(f"{replica.uuid} at {replica.address} {replica.why}" for replica in away)
-        return Loss(
-            tablet, (), f"it is not lost yet, and what may come back may hold more than what is left: {reasons}"
-        )
+        return Loss(tablet, (), f"{counted(len(away), 'voter')} may come back yet, and may hold more than what is left")
     running = by_log([replica for replica in tablet.voters if replica.standing is Standing.RUNS])
     if not running:
         learners = [replica for replica in tablet.replicas if replica.standing is Standing.RUNS]

@@ -233,7 +233,8 @@ def _of_a_silent_server(server: ServerSeen | None, error: str) -> tuple[Standing
     if server is None:
         return Standing.GONE, f"{error}; the masters have not heard of it since they started"
     if server.state == master_pb2.LIVE:
-        return Standing.AWAY, f"{error} here, but the masters hear of it"
+        heard = duration_text(server.millis_since_heartbeat / 1000)
+        return Standing.AWAY, f"{error}; the masters heard of it {heard} ago, and do not take it for dead yet"
     if server.mode == master_pb2.MAINTENANCE:
         return (
             Standing.AWAY,
@@ -245,6 +246,16 @@ def _of_a_silent_server(server: ServerSeen | None, error: str) -> tuple[Standing
 def losses(tablets: Iterable[TabletSeen]) -> list[Loss]:
     """Those that cannot elect a leader."""
     return [loss for tablet in tablets if (loss := assess(tablet)) is not None]
+
+
+def still_as_seen(before: Iterable[Loss], now: Iterable[Loss]) -> list[Loss]:
+    """Those of `before` that would be kept and given up now as they were then, by the same replicas."""
+    still = {loss.tablet.tablet_id: _who(loss) for loss in now}
+    return [loss for loss in before if still.get(loss.tablet.tablet_id) == _who(loss)]
+
+
+def _who(loss: Loss) -> tuple[list[str], list[str]]:
+    return [replica.uuid for replica in loss.kept], [replica.uuid for replica in loss.given_up]
 
 
 # Bringing back.

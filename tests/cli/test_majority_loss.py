@@ -81,8 +81,8 @@ def test_nothing_is_given_up_while_a_voter_may_come_back_with_more():
     loss = found(runs(A), away(B), gone(C))
 
     assert loss.kept == ()
-    assert loss.refusal.startswith("it is not lost yet")
-    assert B in loss.refusal
+    assert loss.refusal == "1 voter may come back yet, and may hold more than what is left"
+    assert f"  voter  {B} at b:7050: starts or stops" in loss_lines(loss, NOW)
 
 
 def test_two_replicas_of_which_each_may_hold_what_the_other_lacks_are_left_to_a_person():

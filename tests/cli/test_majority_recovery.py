@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kudu_py.cli.majority_loss import Standing, TabletSeen
+from kudu_py.cli.majority_loss import Loss, Standing, TabletSeen
 from kudu_py.cli.majority_recovery import (
     Outcome,
     ServerAnswer,
@@ -15,6 +17,7 @@ from kudu_py.cli.majority_recovery import (
     outcome_text,
     recovery_json,
     replica_seen,
+    still_as_seen,
     tablet_seen,
 )
 from kudu_py.cli.tablet import keep_only
@@ -75,7 +78,9 @@ def test_a_silent_server_is_gone_unless_the_masters_hear_of_it_or_expect_it_back
 
     assert standing(dead, SILENT) == (Standing.GONE, "does not answer, silent for 4 m 3 s")
     assert standing(None, SILENT)[0] is Standing.GONE
-    assert standing(server(A), SILENT) == (Standing.AWAY, "does not answer here, but the masters hear of it")
+    heard_of = server(A, millis_since_heartbeat=3_400)
+    why = "does not answer; the masters heard of it 3.4 s ago, and do not take it for dead yet"
+    assert standing(heard_of, SILENT) == (Standing.AWAY, why)
     assert standing(maintained, SILENT)[0] is Standing.AWAY
 
 
@@ -130,6 +135,18 @@ def test_two_of_three_servers_gone_is_a_loss_with_one_to_go_on():
     (loss,) = losses([lost_tablet()])
 
     assert [replica.uuid for replica in loss.kept] == [A]
+
+
+def test_a_tablet_that_changed_while_somebody_thought_is_left_alone():
+    tablet = lost_tablet()
+    (loss,) = losses([tablet])
+    (later,) = losses(
+        [replace(tablet, replicas=(replace(tablet.replicas[0], committed_index=100), *tablet.replicas[1:]))]
+    )
+
+    assert still_as_seen([loss], [later]) == [loss]
+    assert still_as_seen([loss], []) == []
+    assert still_as_seen([loss], [Loss(tablet, (), "a voter may come back")]) == []
 
 
 def test_a_new_replica_goes_to_a_domain_of_its_own_then_to_the_least_loaded():
