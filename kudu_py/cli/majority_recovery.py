@@ -348,7 +348,11 @@ async def _grow(masters: Masters, loss: Loss, wanted: int) -> Outcome:
             goal = goal_of(wanted, config, servers)
             if voters >= goal:
                 missing = wanted - voters
-                why = f"{counted(missing, 'voter')} short: no other live tablet server" if missing > 0 else ""
+                why = (
+                    f"{counted(missing, 'voter')} short: start more tablet servers, and the masters do the rest"
+                    if missing > 0
+                    else ""
+                )
                 return Outcome(loss, voters, wanted, why)
             if len(counting(config)) < goal and loop.time() - since > MASTERS_PATIENCE_S:
                 error = await _add(masters, tablet_id, config, servers)
