@@ -38,7 +38,7 @@ from kudu_py.master.catalog.entries import (
 )
 from kudu_py.master.catalog.operation_ops import plan_ends
 from kudu_py.master.catalog.options import CatalogOptions
-from kudu_py.master.catalog.placement import Candidate, Placer
+from kudu_py.master.catalog.placement import Candidate, Placer, least_sharing
 from kudu_py.master.catalog.replica_ops import (
     Add,
     Blocked,
@@ -329,12 +329,14 @@ class MemberPolicy:
             where = step.server or "any tablet server that may take one"
             self._note_blocked(care, tablet, f"no replica can be added at {where}: {step.reason}")
             return
-        able = [candidate for candidate in free if copies[candidate.uuid] < limit]
-        trusted = [candidate for candidate in able if candidate.uuid not in care.shunned] or able
-        if not trusted:
+        trusted = [candidate for candidate in free if candidate.uuid not in care.shunned] or free
+        staying = self._staying(reign.state, tablet)
+        # A server that has enough copies on their way is waited for, if all others share a fault domain.
+        able = [candidate for candidate in least_sharing(trusted, staying) if copies[candidate.uuid] < limit]
+        if not able:
             return
-        placer = Placer.over(reign.state, trusted, rng=self._rng, tables=(tablet.table_id,))
-        (chosen,) = placer.choose(1, table_id=tablet.table_id, existing=self._staying(reign.state, tablet))
+        placer = Placer.over(reign.state, able, rng=self._rng, tables=(tablet.table_id,))
+        (chosen,) = placer.choose(1, table_id=tablet.table_id, existing=staying)
         copies.update([chosen.uuid, report.leader])
         change = ConfigChange(
             tablet.tablet_id,

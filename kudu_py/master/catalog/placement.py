@@ -132,9 +132,16 @@ class Placer:
         return min(among[i], among[j], key=load)
 
 
+def least_sharing(candidates: Sequence[Candidate], existing: Sequence[Candidate]) -> list[Candidate]:
+    """Those that share the fewest fault domains with replicas already placed: who else is chosen from, if not all."""
+    domains = Counter(candidate.domain for candidate in existing)
+    hosts = Counter(candidate.host for candidate in existing)
+    return [seat.candidate for seat in _apart([_Seat(c, c.domain, c.host) for c in candidates], domains, hosts)]
+
+
 def _apart(left: Sequence[_Seat], domains: Mapping[str, int], hosts: Mapping[str, int]) -> Sequence[_Seat]:
     """Those that share the least with replicas already placed."""
-    if not hosts:
+    if not hosts or not left:
         return left
     sharing = [(domains.get(seat.domain, 0), hosts.get(seat.host, 0)) for seat in left]
     least = min(sharing)
