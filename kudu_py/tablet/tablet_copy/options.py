@@ -19,7 +19,8 @@ class TabletCopyOptions:
         burst_bytes: what may come at once after a pause.
         chunk_bytes: of a file in one message.
         piece_bytes: of a file read or written by one job of the disk.
-        sync_bytes: a file is synced whenever so much of it was written; an interrupted copy goes on from there.
+        sync_bytes: a file is synced whenever so much of it was written; an interrupted copy goes on from there. Small,
+            so that no sync of the log has to wait for much.
         begin_timeout_s: a source has so long to open a session.
         stall_timeout_s: a source that sends nothing for so long is given up.
         idle_timeout_s: a session at a source that nobody asks for so long is closed.
@@ -35,7 +36,7 @@ class TabletCopyOptions:
     burst_bytes: int = 8 << 20
     chunk_bytes: int = 1 << 20
     piece_bytes: int = 4 << 20
-    sync_bytes: int = 32 << 20
+    sync_bytes: int = 8 << 20
     begin_timeout_s: float = 30.0
     stall_timeout_s: float = 30.0
     idle_timeout_s: float = 120.0
