@@ -156,7 +156,7 @@ class Master:
         )
         self.replica_changes = ReplicaChanges(
             committer=self.committer,
-            leaders=TabletLeaders(registry=self.registry, admin=consensus),
+            leaders=TabletLeaders(registry=self.registry, admin=consensus, clock=around.clock),
             admin=consensus,
             turns=turns,
             servers=self._servers,

@@ -303,13 +303,14 @@ class ReplicaChanges:
         last: KuduError | None = None
         while self._left_s(deadline_s) > 0:
             if last is not None:
-                await self._pause(failures)
+                await self._pause(failures, deadline_s)
                 failures += 1
             tablet = self._committer.require_reign().state.tablet(tablet_id)
             try:
                 view = await self._leaders.find(tablet, timeout_s=self._left_s(deadline_s))
             except KuduError as error:
-                last = error
+                if last is None or self._left_s(deadline_s) > 0:
+                    last = error  # One that had no time left to be asked explains nothing.
                 continue
             if intent.is_begun and wanted.is_reached(view.committed):
                 return await self._reached(tablet_id, wanted, view.committed)
@@ -407,7 +408,7 @@ class ReplicaChanges:
                     " the leader makes it a VOTER when it has",
                     verdict=Verdict.UNKNOWN,
                 )
-            await self._pause(2)
+            await self._pause(2, deadline_s)
             tablet = self._committer.require_reign().state.tablet(tablet_id)
             try:
                 config = (await self._leaders.find(tablet, timeout_s=self._left_s(deadline_s))).committed
@@ -439,7 +440,7 @@ class ReplicaChanges:
                 if error.verdict is Verdict.FAILED and error.code not in _LEADER_MOVED:
                     raise
                 last = error
-            await self._pause(failures)
+            await self._pause(failures, deadline_s)
             failures += 1
         reason = f"; {last}" if last is not None else ""
         raise KuduError(
@@ -453,8 +454,8 @@ class ReplicaChanges:
     def _left_s(self, deadline_s: float) -> float:
         return max(0.0, deadline_s - self._clock.monotonic())
 
-    async def _pause(self, failures: int) -> None:
-        bound_s = min(_PAUSE_MAX_S, _PAUSE_S * 2.0**failures)
+    async def _pause(self, failures: int, deadline_s: float) -> None:
+        bound_s = min(_PAUSE_MAX_S, _PAUSE_S * 2.0 ** min(failures, 16), self._left_s(deadline_s))
         await asyncio.sleep(bound_s * (0.5 + self._rng.getrandbits(16) / (1 << 17)))
 
     async def _owned(self, work: Coroutine[Any, Any, T]) -> T:
