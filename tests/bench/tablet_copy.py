@@ -1,7 +1,7 @@
 """How fast a replica comes to another server, beside what the network layer and the disk could do in the same minutes.
 
 Three figures, each the median of rounds that take turns, so that a slow minute of the machine slows all of them: a copy
-between two daemons by StartTabletCopy, throttle off, from its session to the replica being opened; the same number of
+between two daemons by StartTabletCopy, throttle off, from its turn until the replica is in place; the same number of
 bytes streamed in 1 MiB messages by a bare gRPC server in another process; the same number written and synced by one
 writer on the same file system.
 """
