@@ -26,6 +26,7 @@ def replica_options(options: CommonOptions) -> ReplicaOptions:
                 heartbeat_interval_s=options.raft_heartbeat_interval_ms / 1000,
                 election_timeout_s=options.election_timeout_s,
                 initial_election_timeout_s=min(RaftOptions().initial_election_timeout_s, options.election_timeout_s),
+                config_change_timeout_s=max(RaftOptions().config_change_timeout_s, 2 * options.election_timeout_s),
                 check_invariants=options.raft_check_invariants,
             ),
             follower_unavailable_considered_failed_s=options.follower_unavailable_considered_failed_sec,

@@ -3,7 +3,7 @@
 Nothing happens by itself: messages wait until delivered, disks until synced, time until told. The text is what golden
 transcripts hold, so that a change of behaviour shows as a change that someone has to read.
 
-    group abc [d]        voters (and pre-voters), started at time 0
+    group abc [d [e]]    voters, pre-voters, and pre-voters that are to be promoted ("-" for none), started at time 0
     spare d              a server with an empty replica that is no member
     at 1.5               the time is now 1.5
     tick a               its clock is looked at
@@ -13,7 +13,9 @@ transcripts hold, so that a change of behaviour shows as a change that someone h
     drop a b             messages under way from a to b are lost
     propose a            a write
     read a               a linearizable read
-    change a abc [d]     a config change
+    change a abc [d [e]] a config change
+    abort a              the config change that is open is to be undone
+    force a ab           all members but these are given up
     step-down a [b]      a handover
     crash a, start a     memory and queued writes are lost; the disk is not
     state                one line per server
@@ -28,6 +30,7 @@ from kudu_py.consensus.core.events import (
     AppendAnswered,
     AppendReceived,
     ClockAdvanced,
+    ConfigChangeAborted,
     ConfigChangeProposed,
     ElectionRequested,
     EntriesDurable,
@@ -36,6 +39,7 @@ from kudu_py.consensus.core.events import (
     HardStateDurable,
     ReadIndexRequested,
     StepDownRequested,
+    UnsafeConfigForced,
     VoteAnswered,
     VoteRequested,
 )
@@ -86,7 +90,7 @@ class CoreScript:
         names = [server(word) for word in words]
         match verb:
             case "group":
-                config = config_of(words[0], words[1] if len(words) > 1 else "")
+                config = _config(words)
                 for member in config.members:
                     self._machines[member.uuid] = Machine(make_raft(member.uuid, config), disk_config=config)
                     self._step(member.uuid, ClockAdvanced())
@@ -113,8 +117,11 @@ class CoreScript:
             case "read":
                 self._step(names[0], ReadIndexRequested(self._token()))
             case "change":
-                new = config_of(words[1], words[2] if len(words) > 2 else "")
-                self._step(names[0], ConfigChangeProposed(new, None, self._token()))
+                self._step(names[0], ConfigChangeProposed(_config(words[1:]), None, self._token()))
+            case "abort":
+                self._step(names[0], ConfigChangeAborted(None, self._token()))
+            case "force":
+                self._step(names[0], UnsafeConfigForced(tuple(server(name) for name in words[1]), self._token()))
             case "step-down":
                 self._step(names[0], StepDownRequested(self._token(), names[1] if len(names) > 1 else None))
             case "crash":
@@ -280,6 +287,10 @@ class CoreScript:
         if out.config is not None:
             voters = "".join(out.config.active.voters)
             say(f"  {uuid} config {out.config.active.config_index} voters={voters} persist={out.config.persist}")
+        if out.undo is not None:
+            say(f"  {uuid} undoes {out.undo.change} by {out.undo.undo}: {out.undo.reason}")
+        if out.divergence is not None:
+            say(f"  {uuid} has committed {out.divergence.committed}, its leader has {out.divergence.received}")
         if out.commit_to is not None:
             say(f"  {uuid} commits to {out.commit_to}")
         for refused in out.refused:
@@ -288,3 +299,8 @@ class CoreScript:
             say(f"  {uuid} may read at {ready.index}")
         for to in out.copy_to:
             say(f"  {uuid} has {to} copied")
+
+
+def _config(words: list[str]) -> RaftConfig:
+    voters, pre_voters, promoted = [*("" if word == "-" else word for word in words), "", ""][:3]
+    return config_of(voters, pre_voters, promoted)
