@@ -51,6 +51,7 @@ class SimNode(ABC, Generic[S]):
     running: S | None = None
     server: SimServer | None = None
     threads: SimDiskThreads | None = None
+    _crashed: list[S] = field(default_factory=list)
 
     @classmethod
     def on_empty_disk(cls, network: SimNetwork, address: str, master_addresses: tuple[str, ...]) -> Self:
@@ -80,7 +81,8 @@ class SimNode(ABC, Generic[S]):
 
     async def start(self) -> None:
         """Starts the process."""
-        self.fatal.clear()
+        fatal: list[BaseException] = []
+        self.fatal = fatal  # of this process: what is heard of an earlier one, which crashed, is no news
         self.threads = SimDiskThreads(self.disk, self.rng)
         self.running = self.build(
             Surroundings(
@@ -95,7 +97,7 @@ class SimNode(ABC, Generic[S]):
                 clock=self.clock,
                 rng=self.rng,
                 registry=CollectorRegistry(),
-                on_fatal=self.fatal.append,
+                on_fatal=fatal.append,
             )
         )
         self.server = self.network.server(self.address, self.uuid)
@@ -118,6 +120,7 @@ class SimNode(ABC, Generic[S]):
             self.disk.power_cut()
         running, self.running = self.running, None
         if running is not None:
+            self._crashed.append(running)  # its tasks wait for ever; nobody is to close them
             await running.abandon()
 
     async def restart(self) -> None:
