@@ -21,6 +21,7 @@ class CopyTarget:
         remembered: the tombstone that answers candidates meanwhile; None while there is none: until the replica that
             lived is deleted, and once the consensus metadata is being merged.
         copying: the superblock on disk while it says COPYING.
+        is_in_doubt: what the metadata on disk says is not known: the process ends, and nothing more is written.
         ended: resolved when the replica is in a state of rest again.
     """
 
@@ -28,6 +29,7 @@ class CopyTarget:
         self.order = order
         self.remembered = remembered
         self.copying: Superblock | None = None
+        self.is_in_doubt = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.current_task()
         assert task is not None, "a copy is carried out by a task"

@@ -7,17 +7,26 @@ deleted one ended. It never campaigns, because nobody tells it that time passes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import structlog
+
+from kudu_py.common.errors import KuduError
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import OpId
 from kudu_py.consensus.codec import op_id_from_pb
 from kudu_py.consensus.core.events import HardStateDurable, VoteRequested
 from kudu_py.consensus.core.log_view import LogView
+from kudu_py.consensus.core.model import HardState
 from kudu_py.consensus.core.output import VoteReply
 from kudu_py.consensus.core.raft import Raft
 from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.pb import consensus_pb2
 from kudu_py.tablet.context import ServerContext
 from kudu_py.tablet.durable_metadata import metadata_durable
+from kudu_py.tablet.metadata import Superblock
+
+_log = structlog.get_logger(__name__)
 
 
 class Tombstone:
@@ -71,3 +80,56 @@ class Tombstone:
             reason=reply.reason,
             timestamp=self._context.hybrid_clock.now(),
         )
+
+
+class TombstoneVoters:
+    """The tombstones of a server that have been asked for a vote; each is the only writer of its metadata."""
+
+    def __init__(self, context: ServerContext, remembered: Callable[[TabletId], Superblock | None]) -> None:
+        """Args: remembered: the tombstone that may vote now, if any; always the same object until it may not."""
+        self._context = context
+        self._remembered = remembered
+        self._voters: dict[TabletId, Tombstone] = {}
+
+    async def vote(
+        self, tablet_id: TabletId, request: consensus_pb2.RequestVoteRequest
+    ) -> consensus_pb2.RequestVoteResponse | None:
+        """Answers a candidate; None if there is no tombstone or the end of its log is not known."""
+        superblock = self._remembered(tablet_id)
+        if superblock is None or superblock.tombstone_last_op_id is None:
+            return None
+        voter = self._voters.get(tablet_id)
+        if voter is None:
+            try:
+                record = await self.load(tablet_id)
+            except (KuduError, OSError) as error:
+                _log.error("tombstone_unreadable", tablet=tablet_id, error=str(error))
+                return None
+            # Another request may have loaded it meanwhile, or the tombstone be gone; there must be one writer of the
+            # file.
+            if self._remembered(tablet_id) is not superblock:
+                return None
+            voter = self._voters.setdefault(
+                tablet_id, Tombstone(self._context, tablet_id, record, superblock.tombstone_last_op_id)
+            )
+        return await voter.vote(request)
+
+    async def load(self, tablet_id: TabletId) -> ConsensusMetadata:
+        """What a replica that does not run has promised, as the file says.
+
+        Raises:
+            KuduError: CORRUPTION. OSError: it is missing or cannot be read.
+        """
+        path, disk = self._context.directories.consensus_metadata_path(tablet_id), self._context.threads.disk
+        return await self._context.threads.run(lambda: ConsensusMetadata.load(disk, path, tablet_id))
+
+    async def promised(self, tablet_id: TabletId) -> HardState:
+        """Term and vote, those on their way to the disk included; raises as `load`."""
+        voter = self._voters.get(tablet_id)
+        return voter.metadata.hard_state if voter is not None else (await self.load(tablet_id)).hard_state
+
+    async def dismiss(self, tablet_id: TabletId) -> None:
+        """Ends the voting of a tombstone that may not vote any more: its votes are durable, its file is free."""
+        voter = self._voters.pop(tablet_id, None)
+        if voter is not None:
+            await metadata_durable(voter.metadata)

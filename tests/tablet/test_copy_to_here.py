@@ -86,7 +86,7 @@ class Rig:
 
     async def rest(self) -> None:
         """Waits until no copy is under way."""
-        await self.group.wait_until(lambda: not self.target.manager._copies)
+        await self.group.wait_until(lambda: not self.target.manager._copies._targets)
 
     @property
     def copied(self) -> TabletReplica:
@@ -430,7 +430,7 @@ def test_a_power_cut_at_any_step_of_a_copy_ends_in_a_tombstone_or_a_replica(simu
         disk = rig.target.disk
         disk.crash_at_step = disk.steps + step
         await rig.begin()
-        await rig.group.wait_until(lambda: disk.is_crashed or not rig.target.manager._copies)
+        await rig.group.wait_until(lambda: disk.is_crashed or not rig.target.manager._copies._targets)
         is_crashed, disk.crash_at_step = disk.is_crashed, None
         if is_crashed:
             await rig.target.crash()
@@ -503,7 +503,7 @@ def test_a_failed_replica_is_replaced_by_a_copy_of_its_leader(simulate: Simulate
         last = rig.copied.consensus.last_op_id
         rig.copied.fail(KuduError(ErrorCode.CORRUPTION, "rotten"))
         assert rig.copied.state is ReplicaState.FAILED
-        assert await rig.target.manager._last_op_id(rig.copied) == last
+        assert await rig.target.manager._remover.last_op_id(rig.copied) == last
         await rig.begin(expected_state=consensus_pb2.READY)
         await rig.rest()
         rig.assert_copied()
