@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ _WARNING = re.compile(r'"level": "(?:warning|error|critical)"|\[(?:warning|error
 """In a line of a log, in either form (daemon/logs.py)."""
 
 _USUAL_PORTS = {"master": (7051, 8051), "tserver": (7050, 8050)}
+_FAULT_DOMAIN = "--fault_domain="
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,13 @@ class PlaygroundRecord:
     def master_addresses(self) -> str:
         """Comma-separated, as the other commands take them."""
         return ",".join(master.rpc_address for master in self.masters)
+
+    @property
+    def next_fault_domain(self) -> str:
+        """Of one more tablet server: the next in turn, or one of its own if each has its own."""
+        named = {flag for tserver in self.tservers for flag in tserver.argv if flag.startswith(_FAULT_DOMAIN)}
+        count = len(self.tservers)
+        return _fault_domain(count + 1, len(named) if len(named) < count else count + 1)
 
     def with_daemon(self, changed: DaemonRecord) -> PlaygroundRecord:
         """The same with one daemon replaced by name."""
@@ -206,25 +214,16 @@ def prepare(
         raise KuduError(
             ErrorCode.INVALID_ARGUMENT, f"{directory} is not empty and no playground; choose an empty or new directory"
         )
-    ports = _choose_ports(master_count, tserver_count)
+    ports = _choose_ports("master", master_count)
+    ports += _choose_ports("tserver", tserver_count, taken={port for pair in ports for port in pair})
     addresses = [(f"{HOST}:{rpc}", f"{HOST}:{http}") for rpc, http in ports]
     masters = ",".join(rpc for rpc, _ in addresses[:master_count])
 
     def daemon(role: str, i: int, rpc: str, http: str) -> DaemonRecord:
-        data = directory / f"{role}-{i}"
-        flags = [
-            f"--fs_wal_dir={data}",
-            f"--rpc_bind_addresses={rpc}",
-            f"--webserver_interface={HOST}",
-            f"--webserver_port={http.rpartition(':')[2]}",
-        ]
-        if role == "master":
-            flags.append(f"--master_addresses={masters}")
-        else:
-            flags.append(f"--tserver_master_addrs={masters}")
-            flags.append(f"--fault_domain=playground-{(i - 1) % fault_domains + 1}")
-        argv = (sys.executable, "-m", f"kudu_py.{role}", *flags, *extra_flags)
-        return DaemonRecord(f"{role}-{i}", "", rpc, http, None, str(data), argv)
+        own = [f"--master_addresses={masters}"]
+        if role == "tserver":
+            own = [f"--tserver_master_addrs={masters}", f"{_FAULT_DOMAIN}{_fault_domain(i, fault_domains)}"]
+        return _daemon(directory, role, i, rpc, http, [*own, *extra_flags])
 
     return PlaygroundRecord(
         tuple(daemon("master", i, *address) for i, address in enumerate(addresses[:master_count], 1)),
@@ -232,15 +231,61 @@ def prepare(
     )
 
 
-def _choose_ports(master_count: int, tserver_count: int) -> list[tuple[int, int]]:
+def grown(directory: Path, record: PlaygroundRecord, *, fault_domain: str = "") -> PlaygroundRecord:
+    """The playground with one more tablet server, with the flags of those that are there; it is not started."""
+    flags = [flag for flag in record.tservers[-1].argv[3:] if not flag.startswith((*_OWN_FLAGS, _FAULT_DOMAIN))]
+    taken = {int(a.rpartition(":")[2]) for each in record.daemons for a in (each.rpc_address, each.http_address)}
+    ((rpc, http),) = _choose_ports("tserver", 1, taken=taken)
+    domain = f"{_FAULT_DOMAIN}{fault_domain or record.next_fault_domain}"
+    number = len(record.tservers) + 1
+    added = _daemon(directory, "tserver", number, f"{HOST}:{rpc}", f"{HOST}:{http}", [*flags, domain])
+    return replace(record, tservers=(*record.tservers, added))
+
+
+def add_tserver(directory: Path, *, fault_domain: str = "") -> DaemonRecord:
+    """Starts one more tablet server; returns when it serves. Saved.
+
+    Raises:
+        KuduError: as `load`; UNAVAILABLE if it does not come up: it is part of the playground all the same.
+    """
+    record = grown(directory, load(directory), fault_domain=fault_domain)
+    daemon = spawn(record.tservers[-1])
+    save(directory, record.with_daemon(daemon))
+    daemon = replace(daemon, uuid=_await_one(daemon, {daemon.name: 0}))
+    save(directory, load(directory).with_daemon(daemon))
+    return daemon
+
+
+_OWN_FLAGS = ("--fs_wal_dir=", "--rpc_bind_addresses=", "--webserver_interface=", "--webserver_port=")
+
+
+def _daemon(directory: Path, role: str, number: int, rpc: str, http: str, flags: Sequence[str]) -> DaemonRecord:
+    """A daemon that does not run yet; `rpc` and `http` are its addresses."""
+    data = directory / f"{role}-{number}"
+    own = dict(zip(_OWN_FLAGS, (data, rpc, HOST, http.rpartition(":")[2]), strict=True))
+    argv = (sys.executable, "-m", f"kudu_py.{role}", *(f"{flag}{value}" for flag, value in own.items()), *flags)
+    return DaemonRecord(f"{role}-{number}", "", rpc, http, None, str(data), argv)
+
+
+def _fault_domain(number: int, count: int) -> str:
+    """The domain of the tablet server of this number if they are dealt to so many."""
+    return f"playground-{(number - 1) % count + 1}"
+
+
+def _choose_ports(role: str, count: int, *, taken: Set[int] = frozenset()) -> list[tuple[int, int]]:
     """Two ports a daemon: the usual ones and those after them where free, else whatever the system gives.
 
-    Sockets are held until all are chosen, so that no port is given twice.
+    Sockets are held until all are chosen, so that no port is given twice; those of `taken` belong to daemons that may
+    not run now.
     """
     held: list[socket.socket] = []
+    rpc, http = _USUAL_PORTS[role]
+    # Masters take 7051, 7061, ...; tablet servers 7050, 7150, ...: the two series never meet.
+    step = 10 if role == "master" else 100
+    first = next(i for i in range(len(taken) + 1) if rpc + i * step not in taken)
 
     def take(wanted: int) -> int:
-        for port in (wanted, 0):
+        for port in (wanted, *[0] * (len(taken) + 1)):
             candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
                 candidate.bind((HOST, port))
@@ -249,17 +294,12 @@ def _choose_ports(master_count: int, tserver_count: int) -> list[tuple[int, int]
                 continue
             held.append(candidate)
             chosen: int = candidate.getsockname()[1]
-            return chosen
+            if chosen not in taken:
+                return chosen
         raise KuduError(ErrorCode.UNAVAILABLE, f"no free port on {HOST}")
 
     try:
-        chosen = []
-        for role, count in (("master", master_count), ("tserver", tserver_count)):
-            rpc, http = _USUAL_PORTS[role]
-            # Masters take 7051, 7061, ...; tablet servers 7050, 7150, ...: the two series never meet.
-            step = 10 if role == "master" else 100
-            chosen += [(take(rpc + i * step), take(http + i * step)) for i in range(count)]
-        return chosen
+        return [(take(rpc + i * step), take(http + i * step)) for i in range(first, first + count)]
     finally:
         for each in held:
             each.close()
@@ -459,18 +499,23 @@ def restart(directory: Path, name: str) -> DaemonRecord:
     daemon = spawn(daemon)
     record = record.with_daemon(daemon)
     save(directory, record)
+    _await_one(daemon, log_starts)
+    return daemon
 
-    async def serving() -> None:
+
+def _await_one(daemon: DaemonRecord, log_starts: dict[str, int]) -> str:
+    """Waits until one daemon serves; its uuid."""
+
+    async def serving() -> str:
         dialer = GrpcDialer()
         try:
             only = PlaygroundRecord((daemon,), ()) if daemon.role == "master" else PlaygroundRecord((), (daemon,))
             deadline = time.monotonic() + START_TIMEOUT_S
-            await _poll(only, deadline, f"{daemon.name} to serve", lambda: _uuid_of(dialer, daemon), log_starts)
+            return await _poll(only, deadline, f"{daemon.name} to serve", lambda: _uuid_of(dialer, daemon), log_starts)
         finally:
             await dialer.close()
 
-    asyncio.run(serving())
-    return daemon
+    return asyncio.run(serving())
 
 
 def _log_tail(daemon: DaemonRecord) -> str:

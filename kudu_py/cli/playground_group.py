@@ -64,6 +64,21 @@ def restart(
     say(f"{daemon.name} serves at {daemon.rpc_address}, pid {daemon.pid}")
 
 
+@app.command("add_tserver")
+def add_tserver(
+    directory: Directory,
+    fault_domain: Annotated[
+        str, typer.Option(help="What it fails as one with. Default: as at the start, in turn, or one of its own.")
+    ] = "",
+) -> None:
+    """Start one more tablet server; returns when it serves. The masters move replicas to it by and by.
+
+    Example: kudu-py playground add_tserver --dir play
+    """
+    daemon = playground.add_tserver(directory, fault_domain=fault_domain)
+    say(f"{daemon.name} serves at {daemon.rpc_address}, uuid {daemon.uuid}, pid {daemon.pid}")
+
+
 @app.command()
 def status(directory: Directory) -> None:
     """Show the daemons of a playground; exits 1 if one is not running."""

@@ -62,3 +62,42 @@ def test_a_daemon_that_does_not_come_up_is_quoted_with_its_last_warning_of_this_
     finally:
         silent.kill()
         silent.communicate()
+
+
+def domains(record):
+    return [flag.partition("=")[2] for t in record.tservers for flag in t.argv if flag.startswith("--fault_domain=")]
+
+
+def prepared(directory, *, tservers=3, fault_domains=3):
+    return playground.prepare(
+        directory,
+        master_count=1,
+        tserver_count=tservers,
+        fault_domains=fault_domains,
+        extra_flags=["--log_format=json"],
+    )
+
+
+@pytest.mark.parametrize(("fault_domains", "dealt", "next_one"), [(4, "1234", "5"), (2, "1212", "1"), (1, "1111", "1")])
+def test_tablet_servers_are_dealt_to_fault_domains(tmp_path, fault_domains, dealt, next_one):
+    record = prepared(tmp_path / "play", tservers=4, fault_domains=fault_domains)
+    assert domains(record) == [f"playground-{n}" for n in dealt]
+    assert record.next_fault_domain == f"playground-{next_one}"
+
+
+def test_one_more_tablet_server_is_like_the_others(tmp_path):
+    directory = tmp_path / "play"
+    grown = playground.grown(directory, prepared(directory))
+
+    assert domains(grown) == [f"playground-{n}" for n in "1234"]
+    added = grown.tservers[3]
+    assert (added.name, added.dir, added.pid) == ("tserver-4", str(directory / "tserver-4"), None)
+    assert "--log_format=json" in added.argv
+    assert sum(flag.startswith("--tserver_master_addrs=") for flag in added.argv) == 1
+    addresses = [address for d in grown.daemons for address in (d.rpc_address, d.http_address)]
+    assert len(set(addresses)) == 10, "also of those that do not run"
+
+
+def test_one_more_tablet_server_may_fail_with_another(tmp_path):
+    grown = playground.grown(tmp_path / "play", prepared(tmp_path / "play"), fault_domain="playground-1")
+    assert domains(grown)[3] == "playground-1"
