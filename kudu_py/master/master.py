@@ -208,6 +208,7 @@ class Master:
             manager=self.manager,
             committer=self.committer,
             reconciler=self.reconciler,
+            policy=self.member_policy,
             servers=self.registry,
             clock=around.clock,
         )

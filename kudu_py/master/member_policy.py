@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -132,7 +132,14 @@ class MemberPolicy:
         self._swept_s = self._listening_since_s
         self._gone: frozenset[ServerId] = frozenset()
         self._copies: Counter[ServerId] | None = None
+        self._modes: Mapping[ServerId, TabletServerMode] = {}
+        self._undone: Mapping[TabletId, ServerId] = {}
         self._calls: set[asyncio.Task[None]] = set()
+
+    @property
+    def blocked_count(self) -> int:
+        """Tablets that ought to get or lose a replica and cannot, for now."""
+        return sum(bool(care.blocked) for care in self._care.values())
 
     @property
     def patience_s(self) -> float:
@@ -141,9 +148,13 @@ class MemberPolicy:
 
     def reign_began(self) -> None:
         """Listens from now on."""
-        self._care.clear()
+        self.reign_ended()
         self._gone = frozenset()
         self._listening_since_s = self._swept_s = self._clock.monotonic()
+
+    def reign_ended(self) -> None:
+        """Forgets everything; calls that are under way are left to end, they are safe."""
+        self._care.clear()
 
     def begin_sweep(self, reign: Reign, now_s: float) -> list[TabletId]:
         """Before a sweep: notices pauses and servers that have gone or come back; answers the tablets to look at."""
@@ -152,6 +163,8 @@ class MemberPolicy:
             self._listening_since_s = now_s
         self._swept_s = now_s
         self._copies = None
+        self._modes = {uuid: entry.mode for uuid, entry in reign.state.servers.items()}
+        self._undone = _undone_moves(reign.state)
         before, self._gone = self._gone, self._gone_servers(reign.state, now_s)
         changed = before ^ self._gone
         for server in sorted(self._gone - before):
@@ -181,7 +194,7 @@ class MemberPolicy:
             wanted=reign.state.wanted_voters(tablet),
             around=self._around(reign.state, past_help, tablet),
             move=reign.state.move_of(tablet.tablet_id),
-            undone=_undone(reign.state, tablet.tablet_id),
+            undone=self._undone.get(tablet.tablet_id),
         )
         care.shunned = {uuid: until_s for uuid, until_s in care.shunned.items() if now_s < until_s}
         if step is None:
@@ -256,8 +269,7 @@ class MemberPolicy:
             for member in tablet.config.members
             if (server := self._registry.get(member.uuid)) is not None
         }
-        modes = {uuid: entry.mode for uuid, entry in state.servers.items()}
-        return Surroundings(self._gone, modes, past_help, state.replica_counts, domains)
+        return Surroundings(self._gone, self._modes, past_help, state.replica_counts, domains)
 
     def _note_stuck(self, care: _Care, tablet: TabletEntry, report: LeaderReport, now_s: float) -> frozenset[ServerId]:
         """Adds up how long members have needed a copy; answers those that have for longer than the patience."""
@@ -464,14 +476,14 @@ class MemberPolicy:
 _ON_THE_WAY_OUT = frozenset({TabletServerMode.RETIRING, TabletServerMode.RETIRED})
 
 
-def _undone(state: CatalogState, tablet_id: TabletId) -> ServerId | None:
-    """Where the last move of a tablet would have led, if it was cancelled or has failed."""
-    moves: Iterable[OperationEntry] = (
-        operation
-        for operation in state.operations.values()
-        if operation.tablet_id == tablet_id and operation.kind is OperationKind.MOVE_REPLICA
-    )
-    last = max(moves, key=lambda move: (move.created_micros, move.operation_id), default=None)
-    if last is None or last.state not in (OperationState.CANCELLED, OperationState.FAILED):
-        return None
-    return last.to
+def _undone_moves(state: CatalogState) -> dict[TabletId, ServerId]:
+    """Where the last move of a tablet would have led, for those that were cancelled or have failed."""
+    last: dict[TabletId, OperationEntry] = {}
+    for operation in sorted(state.operations.values(), key=lambda each: (each.created_micros, each.operation_id)):
+        if operation.tablet_id is not None and operation.kind is OperationKind.MOVE_REPLICA:
+            last[operation.tablet_id] = operation
+    return {
+        tablet_id: move.to
+        for tablet_id, move in last.items()
+        if move.to is not None and move.state in (OperationState.CANCELLED, OperationState.FAILED)
+    }

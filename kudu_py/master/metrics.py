@@ -8,6 +8,7 @@ from kudu_py.consensus.metrics import ConsensusCollector
 from kudu_py.daemon.metrics import function_gauge
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.committer import Committer
+from kudu_py.master.member_policy import MemberPolicy
 from kudu_py.master.reconciler import Reconciler
 from kudu_py.master.ts_registry import TsRegistry
 from kudu_py.tablet.manager import TabletManager
@@ -19,6 +20,7 @@ def register_metrics(
     manager: TabletManager,
     committer: Committer,
     reconciler: Reconciler,
+    policy: MemberPolicy,
     servers: TsRegistry,
     clock: Clock,
 ) -> None:
@@ -31,6 +33,10 @@ def register_metrics(
     def live() -> float:
         now_s = clock.monotonic()
         return float(sum(servers.is_live(server.uuid, now_s) for server in servers.servers))
+
+    def open_operations() -> float:
+        reign = committer.reign
+        return float(len(reign.state.open_operations)) if reign is not None else 0.0
 
     registry.register(ConsensusCollector(manager))
     function_gauge(
@@ -46,4 +52,16 @@ def register_metrics(
         "kudu_master_unsettled_tablets",
         "Tablets whose replicas are not yet what the catalog says; 0 unless this master leads.",
         lambda: float(reconciler.unsettled_count),
+    )
+    function_gauge(
+        registry,
+        "kudu_master_unrepairable_tablets",
+        "Tablets that ought to get or lose a replica and cannot, for now; 0 unless this master leads.",
+        lambda: float(policy.blocked_count),
+    )
+    function_gauge(
+        registry,
+        "kudu_master_open_operations",
+        "Long operations that have not ended; 0 unless this master leads.",
+        open_operations,
     )

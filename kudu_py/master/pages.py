@@ -10,6 +10,7 @@ from kudu_py.common.partition import describe_partition, describe_partitioning
 from kudu_py.consensus.core.model import Role
 from kudu_py.daemon.copies_page import copies_page
 from kudu_py.env.clock import Clock
+from kudu_py.master.catalog.operation_ops import state_of
 from kudu_py.master.catalog.state import CatalogState
 from kudu_py.master.master import Master
 from kudu_py.webui.page import Cell, DetailPage, Health, Link, Row, Table, TablePage, serving_health
@@ -34,6 +35,7 @@ class MasterPages:
                     "rpc_address",
                     "pages",
                     "alive",
+                    "mode",
                     "heartbeat_ago_s",
                     "replicas",
                     "leaders",
@@ -49,6 +51,12 @@ class MasterPages:
                 self.tables,
             ),
             copies_page(self._master.manager.context.copies, self._clock),
+            TablePage(
+                "/operations",
+                "Operations",
+                ("id", "kind", "state", "about", "progress", "steps_done", "steps_total", "error"),
+                self.operations,
+            ),
             DetailPage("/table", "Table", self.table),
         ]
 
@@ -96,6 +104,7 @@ class MasterPages:
         """All that have registered since this master started."""
         now_s = self._clock.monotonic()
         registry = self._master.registry
+        reign = self._master.committer.reign
         for server in registry.servers:
             said = server.registration
             yield (
@@ -103,11 +112,29 @@ class MasterPages:
                 said.rpc_address,
                 Link(said.http_address, f"http://{said.http_address}/") if said.http_address else None,
                 registry.is_live(server.uuid, now_s),
+                reign.state.mode_of(server.uuid).value if reign is not None else None,
                 round(max(0.0, now_s - server.last_heartbeat_s), 1),
                 server.live_tablet_count,
                 server.leader_count,
                 said.fault_domain,
                 said.software_version,
+            )
+
+    def operations(self) -> Iterable[Row]:
+        """Long operations, newest first, ended ones included."""
+        self._state()
+        for operation in self._master.operations.all(include_ended=True):
+            progress = self._master.operations.progress(operation)
+            about = (operation.tablet_id, operation.table_id, operation.server, operation.from_, operation.to)
+            yield (
+                operation.operation_id,
+                operation.kind.value,
+                state_of(operation, progress).value,
+                " ".join(each for each in about if each is not None),
+                progress.text,
+                progress.steps_done,
+                progress.steps_total,
+                operation.error,
             )
 
     def tables(self) -> Iterable[Row]:

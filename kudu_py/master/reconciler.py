@@ -103,6 +103,7 @@ class Reconciler:
         self._creating_since_s.clear()
         self._attempts.clear()
         self._orphans_since_s.clear()
+        self._policy.reign_ended()
 
     def look_at(self, tablet_ids: Iterable[TabletId]) -> None:
         """Looks at these tablets soon: their records changed, or a server reported on them."""

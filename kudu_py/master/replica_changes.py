@@ -33,7 +33,12 @@ from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.change import NO_CHANGE, CatalogChange
 from kudu_py.master.catalog.committer import Committer, LockKey, LockKind
 from kudu_py.master.catalog.entries import TabletEntry
-from kudu_py.master.catalog.operation_ops import require_member, require_no_member, require_placeable
+from kudu_py.master.catalog.operation_ops import (
+    require_member,
+    require_no_member,
+    require_placeable,
+    require_running,
+)
 from kudu_py.master.catalog.replica_ops import ChangeKind, ConfigChange, voters_to_be
 from kudu_py.master.catalog.report_ops import newer_config
 from kudu_py.master.catalog.state import CatalogState
@@ -278,7 +283,7 @@ class ReplicaChanges:
     async def _in_turn(
         self, tablet_id: TabletId, wanted: _Wanted, expected_config_index: int | None, deadline_s: float
     ) -> RaftConfig:
-        self._committer.require_reign().state.tablet(tablet_id)  # One that is not known waits for no turn.
+        require_running(self._committer.require_reign().state.tablet(tablet_id))  # What is refused waits for no turn.
         async with self._turns.turn(tablet_id):
             before = self._committer.require_reign().state.tablet(tablet_id).wanted_voters
             intent = _Intent()

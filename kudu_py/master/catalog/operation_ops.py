@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kudu_py.common.counted import counted
-from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import ServerId, TableId, TabletId
 from kudu_py.consensus.core.model import Member, MemberType
 from kudu_py.master.catalog.change import CatalogChange
@@ -25,6 +25,7 @@ from kudu_py.master.catalog.entries import (
     TabletEntry,
     TabletServerEntry,
     TabletServerMode,
+    TabletState,
 )
 from kudu_py.master.catalog.options import CatalogOptions
 from kudu_py.master.catalog.replica_ops import joining_voters, leader_report
@@ -85,6 +86,7 @@ def plan_move_replica(
     tablet = state.tablet(tablet_id)
     if from_ == to:
         raise KuduError(ErrorCode.INVALID_ARGUMENT, f"a replica cannot move from tablet server {from_} to itself")
+    require_running(tablet)
     require_no_move(state, tablet)
     member = require_member(tablet, from_)
     if member.member_type is not MemberType.VOTER:
@@ -485,6 +487,21 @@ def require_placeable(state: CatalogState, servers: Servers, server: ServerId) -
             details={"ts_uuid": server, "state": "DEAD"},
         )
     return address
+
+
+def require_running(tablet: TabletEntry) -> None:
+    """Refuses a tablet that has never had a leader: it may yet be replaced by another.
+
+    Raises:
+        KuduError: TABLET_NOT_RUNNING (try later).
+    """
+    if tablet.state is not TabletState.RUNNING:
+        raise KuduError(
+            ErrorCode.TABLET_NOT_RUNNING,
+            f"tablet {tablet.tablet_id} is being created; ask again when it runs",
+            verdict=Verdict.TRY_LATER,
+            details={"tablet_id": tablet.tablet_id},
+        )
 
 
 def require_member(tablet: TabletEntry, server: ServerId) -> Member:
