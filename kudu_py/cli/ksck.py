@@ -50,7 +50,7 @@ class MasterSeen:
 
 @dataclass(slots=True)
 class ServerSeen:
-    """One tablet server the masters know, and what it answered: its replicas by tablet id.
+    """One tablet server the masters know, and what it answered: its replicas and tombstones by tablet id.
 
     Attributes:
         state, mode: names of TabletServerState and TabletServerMode.
@@ -66,6 +66,7 @@ class ServerSeen:
     error: str = ""
     problems: list[str] = field(default_factory=list)
     replicas: dict[str, tserver_pb2.TabletStatus] = field(default_factory=dict)
+    tombstones: dict[str, tserver_pb2.TabletStatus] = field(default_factory=dict)
 
     @property
     def domain(self) -> str:
@@ -265,7 +266,9 @@ async def _ask_server(dialer: GrpcDialer, server: ServerSeen) -> None:
         server.error = error.message
         return
     server.is_serving = await is_serving(channel)
-    server.replicas = {status.tablet_id: status for status in answer.tablets}
+    for status in answer.tablets:
+        of_kind = server.tombstones if status.data_state == tserver_pb2.DELETED else server.replicas
+        of_kind[status.tablet_id] = status
 
 
 async def _checksum_all(dialer: GrpcDialer, seen: ClusterSeen) -> None:
@@ -400,7 +403,7 @@ def _assess_tablet(
     for replica in tablet.replicas:
         server = servers.get(replica.ts_uuid)
         status = server.replicas.get(tablet.tablet_id) if server else None
-        trouble = _replica_trouble(replica.ts_uuid, server, status)
+        trouble = _replica_trouble(replica.ts_uuid, server, tablet.tablet_id)
         is_copied |= status is not None and status.data_state == tserver_pb2.COPYING
         if not trouble:
             assert status is not None
@@ -449,16 +452,18 @@ def _verdict(problems: list[str], *, is_recovering: bool) -> str:
     return "RECOVERING" if is_recovering else "DEGRADED"
 
 
-def _replica_trouble(uuid: str, server: ServerSeen | None, status: tserver_pb2.TabletStatus | None) -> str:
+def _replica_trouble(uuid: str, server: ServerSeen | None, tablet_id: str) -> str:
     """Why a replica does not run; empty if it does."""
     if server is None or server.error:
         return f"the server of replica {uuid} does not answer"
+    status = server.replicas.get(tablet_id)
     if status is None:
-        return f"server {uuid} does not have its replica"
+        tombstone = server.tombstones.get(tablet_id)
+        if tombstone is None:
+            return f"server {uuid} does not have its replica"
+        return f"of replica {uuid} only a tombstone is left{': ' + tombstone.error if tombstone.error else ''}"
     if status.data_state == tserver_pb2.COPYING:
         return f"replica {uuid} is being copied"
-    if status.data_state == tserver_pb2.DELETED:
-        return f"of replica {uuid} only a tombstone is left{': ' + status.error if status.error else ''}"
     if status.state != tserver_pb2.RUNNING:
         state = tserver_pb2.TabletState.Name(status.state)
         return f"replica {uuid} is {state}{': ' + status.error if status.error else ''}"

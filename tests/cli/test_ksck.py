@@ -186,7 +186,7 @@ class TestChangesUnderWay:
         assert any("is being copied" in problem for problem in report.problems)
 
     def test_a_voter_of_which_a_tombstone_is_left_is_a_problem(self, seen):
-        seen.servers[2].replicas[TABLET].data_state = tserver_pb2.DELETED
+        seen.servers[2].tombstones[TABLET] = seen.servers[2].replicas.pop(TABLET)
 
         assert any("only a tombstone is left" in problem for problem in assess(seen).problems)
 
