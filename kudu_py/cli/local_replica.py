@@ -51,11 +51,12 @@ def opened(directory: Path) -> Iterator[LocalFiles]:
     Raises:
         KuduError: CONFIGURATION_ERROR that names the directory: it is none of a server, or its server runs.
     """
-    from kudu_py.daemon import layout
+    from kudu_py.daemon import layout, logs
     from kudu_py.env.posix_disk import PosixDisk
     from kudu_py.tablet.directories import ReplicaDirectories
     from kudu_py.tablet.local_files import LocalFiles
 
+    logs.configure(form="console", level="warning")  # what a server logs of its steps is no result of ours
     disk = PosixDisk()
     owned = layout.open_existing(disk, str(directory))
     try:

@@ -176,8 +176,9 @@ def copy(
 
     Example: kudu-py remote_replica copy TABLET 127.0.0.1:7050 127.0.0.1:7350
     """
-    for address in (source, target):
-        check_address(address, "SOURCE" if address == source else "TARGET")
+    check_address(source, "SOURCE")
+    if check_address(target, "TARGET") == source:
+        raise typer.BadParameter("a replica is copied from another server", param_hint="TARGET")
 
     async def body(dialer: GrpcDialer) -> str:
         target_uuid, session_id = await begin_copy(dialer, tablet, source, target, force=force)
