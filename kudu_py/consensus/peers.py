@@ -28,6 +28,8 @@ from kudu_py.wal.format import Record
 from kudu_py.wal.log import Log
 
 _MESSAGE_OVERHEAD_BYTES = 256
+DIVERGED = "diverged_at"
+"""Among the details of TABLET_FAILED: the replica had committed otherwise than the leader that called it."""
 _LACKING = (ErrorCode.TABLET_NOT_FOUND, ErrorCode.TABLET_FAILED)
 _COPY_TARGET_STATES = {
     "DOES_NOT_EXIST": consensus_pb2.DOES_NOT_EXIST,
@@ -148,12 +150,12 @@ class Append:
         peer, message = self.peer, self.message
         context, request = peer.context, message.request
         if isinstance(answer, KuduError):
-            if answer.code in _LACKING:
+            if answer.code in _LACKING and DIVERGED not in answer.details:
                 state = answer.details.get("data_state", "")
                 peer.copy_target_state = _COPY_TARGET_STATES.get(state, consensus_pb2.UNKNOWN_COPY_TARGET_STATE)
                 context.post(FollowerLacksTablet(peer.uuid, request))
             else:
-                is_alive = answer.code is ErrorCode.TABLET_NOT_RUNNING
+                is_alive = answer.code in (ErrorCode.TABLET_NOT_RUNNING, ErrorCode.TABLET_FAILED)
                 context.post(RequestFailed(peer.uuid, request, is_alive))
         elif answer.responder_uuid != peer.uuid:
             context.post(RequestFailed(peer.uuid, request))

@@ -83,7 +83,7 @@ from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.outbox import Outbox
 from kudu_py.consensus.peer_health import peer_status
 from kudu_py.consensus.peer_links import Answer, PeerLinks
-from kudu_py.consensus.peers import PeerContext
+from kudu_py.consensus.peers import DIVERGED, PeerContext
 from kudu_py.consensus.promises import Promise, Promises
 from kudu_py.consensus.rounds import Round, Rounds
 from kudu_py.consensus.time_manager import TimeManager
@@ -872,13 +872,15 @@ class RaftConsensus:
         )
 
     def _note_divergence(self, found: Divergence) -> None:
-        """Two groups have come of one: to go on would mix them."""
+        """Two groups have come of one: to go on would mix them. Which of them is to live, and whose acknowledged writes
+        are given up, is for an administrator to say; so nobody copies over this replica by himself either."""
         self._fail(
             KuduError(
                 ErrorCode.CORRUPTION,
                 f"tablet {self.tablet_id} has committed {found.committed} where its leader has {found.received}: the"
-                " group was split, by an unsafe config change or by files that were put back; this replica has to be"
-                " copied again",
+                " group was split, by an unsafe config change or by files that were put back. Decide which part is to"
+                " live, and delete the replicas of the other",
+                details={DIVERGED: str(found.committed)},
             )
         )
 
@@ -1008,7 +1010,8 @@ class RaftConsensus:
         if self._stop_reason is not None:
             return
         self._logger.error("consensus_failed", error=repr(error))
-        self._shut(KuduError(ErrorCode.TABLET_FAILED, f"tablet {self.tablet_id} has failed: {error}"))
+        details = dict(error.details) if isinstance(error, KuduError) else None
+        self._shut(KuduError(ErrorCode.TABLET_FAILED, f"tablet {self.tablet_id} has failed: {error}", details=details))
         self._on_fatal(error)
 
     def _shut(self, reason: KuduError) -> None:

@@ -201,6 +201,7 @@ class TabletReplica:
                 ErrorCode.TABLET_FAILED,
                 f"the replica of tablet {self.tablet_id} has failed: {self.error}",
                 verdict=Verdict.TRY_LATER,
+                details=dict(self.error.details) if isinstance(self.error, KuduError) else None,
             )
         raise KuduError(
             ErrorCode.TABLET_NOT_RUNNING,

@@ -155,7 +155,7 @@ class Divergence:
     """The leader's log differs from this one at an entry that is committed here: there are two groups.
 
     That cannot come of the protocol, only of an unsafe config change or of files that were put back. This replica must
-    be silent from now on, and be copied again from the group that is to live.
+    be silent from now on: an administrator says which of the two is to live.
     """
 
     committed: OpId

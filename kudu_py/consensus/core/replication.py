@@ -9,6 +9,7 @@ would otherwise lower what is known, or count an entry for another.
 
 from __future__ import annotations
 
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.opid import OpId
 from kudu_py.consensus.core.events import (
     AppendAnswered,
@@ -21,7 +22,7 @@ from kudu_py.consensus.core.events import (
 from kudu_py.consensus.core.log_view import LogView
 from kudu_py.consensus.core.membership import adopt, begin_own_change, note_committed, quorum_heard_at, roll_back
 from kudu_py.consensus.core.model import EntryKind, LogEntry, RaftConfig, Role
-from kudu_py.consensus.core.output import AppendReply, Divergence, Output, SendAppend, SendRunElection
+from kudu_py.consensus.core.output import AppendReply, Divergence, Output, Refused, SendAppend, SendRunElection
 from kudu_py.consensus.core.progress import Progress
 from kudu_py.consensus.core.quorum import majority_value
 from kudu_py.consensus.core.state import ReplicaState
@@ -34,7 +35,8 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
     """Takes what a leader sent.
 
     1. An older term is refused; it must not reset the timer, or a deposed leader could put off an election.
-    2. The sender leads this term, whatever else is true of the message: the timer starts anew.
+    2. The sender leads this term, whatever else is true of the message: the timer starts anew. (Unless it belongs to
+       another group that came of this one.)
     3. Nothing is taken unless the entry before matches; then everything up to it does (log matching, section 5.3).
     4. Entries that are there already are skipped, never cut: the message may be an old, shorter one that was late.
     5. The first that conflicts cuts the log, and only a conflict does.
@@ -49,6 +51,10 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
     assert event.term > state.term or state.leader in (None, event.leader), (
         f"{event.leader} leads term {event.term}, which is led by {state.leader}"
     )
+    diverged = _divergence(state.log, event)
+    if diverged is not None:
+        _note_divergence(state, event, diverged, out)
+        return
     if event.term > state.term:
         adopt_term(state, now, out, event.term)
     if state.leader is None:
@@ -62,9 +68,6 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
     # collected.
     if preceding.index > log.committed_index and not log.holds(preceding):
         _refuse_append(state, event, out)
-        return
-    out.divergence = _divergence(log, event)
-    if out.divergence is not None:
         return
     fresh = _take_entries(state, now, event.entries, out)
     proven = preceding.index + len(event.entries)
@@ -93,6 +96,18 @@ def _divergence(log: LogView, event: AppendReceived) -> Divergence | None:
     if not _differs(log, received):
         return None
     return Divergence(log.op_id_at(received.index), received)
+
+
+def _note_divergence(state: ReplicaState, event: AppendReceived, found: Divergence, out: Output) -> None:
+    """There are two groups. One that was given up by force, and is back, does not silence those that went on."""
+    if state.member(event.leader) is not None:
+        out.divergence = found
+        return
+    message = (
+        f"{event.leader} is not a member of {state.group}, and has {found.received} where {found.committed} is"
+        " committed: it was given up by an unsafe config change; delete its replica"
+    )
+    out.refused.append(Refused(event.token, KuduError(ErrorCode.ILLEGAL_STATE, message)))
 
 
 def _differs(log: LogView, op_id: OpId) -> bool:

@@ -515,6 +515,15 @@ class TestWithoutMajority:
         assert out.divergence == Divergence(OpId(1, 2), OpId(3, 2))
         assert (out.append, out.replies, out.replies_after_durable, out.truncate_after) == ([], [], [], None)
 
+    def test_members_that_were_given_up_and_are_back_do_not_silence_those_that_went_on(self):
+        raft = make_raft(config=config_of("a"), terms=[1, 2], committed=2)
+        raft.step(0.0, ClockAdvanced())
+        raft.step(0.0, HardStateDurable(raft.hard_state))
+        assert (raft.role, raft.term) == (Role.LEADER, 3)
+        out = raft.step(1.0, append_from("b", 9, (1, 1), (9, 2)))
+        assert refusal_of(out).code.value == "ILLEGAL_STATE"
+        assert (out.divergence, out.hard_state, raft.role, raft.term) == (None, None, Role.LEADER, 3)
+
     def test_what_equals_the_committed_log_is_no_divergence(self):
         raft = make_raft(terms=[1, 1], committed=2)
         raft.step(0.0, ClockAdvanced())
