@@ -84,6 +84,19 @@ class LocalReplica:
     is_leader: bool = False
 
     @property
+    def caller_term_min(self) -> int:
+        """A caller of an older term is a leader of old.
+
+        A replica that runs measures by its own term, and tells it to whoever calls. A tombstone cannot: if it has only
+        voted in a later term, in an election that came to nothing, its leader would be refused for ever. It takes a
+        copy from whoever may know all that it acknowledged, keeps its term, and then answers with it (Kudu's
+        `TestTabletCopyFollowerWithHigherTerm`).
+        """
+        if self.data_state is DataState.READY or self.last_op_id is None:
+            return self.term
+        return self.last_op_id.term
+
+    @property
     def state_name(self) -> str:
         """As `CopyOrder.expected_state`."""
         return "DOES_NOT_EXIST" if self.data_state is None else self.data_state.value
@@ -106,7 +119,7 @@ def require_obedience(order: CopyOrder, local: LocalReplica) -> None:
 
     1. In a state that the caller does not expect, somebody else was faster.
     2. A caller of an older term is a leader of old; what it leads may lack what is here (Kudu's
-       `TestRejectRogueLeader`).
+       `TestRejectRogueLeader`). See `LocalReplica.caller_term_min`.
     3. A log that ends elsewhere than the caller believes has moved on since.
     4. The leader itself is not replaced: its log is what the others are measured by.
     5. If the own log cannot be read, nobody can tell here whether a source holds all that was acknowledged. The leader
@@ -120,11 +133,11 @@ def require_obedience(order: CopyOrder, local: LocalReplica) -> None:
         raise _illegal_state(
             f"the replica of tablet {tablet_id} is {local.state_name} here, not {order.expected_state}", local
         )
-    if order.caller_term < local.term:
+    if order.caller_term < local.caller_term_min:
         raise KuduError(
             ErrorCode.INVALID_TERM,
             f"a copy of tablet {tablet_id} was asked for in term {order.caller_term}, and this server knows term "
-            f"{local.term}",
+            f"{local.caller_term_min}",
             details={"term": str(local.term)},
         )
     if order.last_op_id is not None and order.last_op_id != local.last_op_id:
