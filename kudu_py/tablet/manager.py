@@ -344,15 +344,16 @@ class TabletManager:
 
         Args:
             reason: for the log.
-            expected_config_index_max: refused if the replica's committed config is later than this; what is being
-                copied here has one that is not known yet.
+            expected_config_index_max: refused if the replica's committed config is later than this. What is being
+                copied here has one that is not known yet: it is not forgotten then, but its copy ends, which costs
+                nothing but the way that a next one has to go on from.
 
         Raises:
             KuduError: TABLET_NOT_FOUND, CAS_FAILED, ALREADY_IN_PROGRESS.
         """
         key = TabletId(require_id(tablet_id, "tablet_id"))
         if self._copies.target(key) is not None:
-            if expected_config_index_max is not None:
+            if expected_config_index_max is not None and delete_type is not DeleteType.TOMBSTONED:
                 raise already_in_progress(key)
             await self._copies.cancel(key)
         if key in self._hosted.tombstones and key not in self._hosted.changing and delete_type is DeleteType.TOMBSTONED:
