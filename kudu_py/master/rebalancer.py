@@ -45,6 +45,8 @@ _log = structlog.get_logger(__name__)
 
 _BUSY_PAUSE_S = 1.0
 """Between two looks while there is something to do: reports take about as long to show what was done."""
+_LOOP_SHARE_MAX = 0.05
+"""Of the master's time: where a look at thousands of tablets takes long, looks are rarer."""
 _QUIET_S = 10.0
 """A server not heard of for so long may be about to be taken for dead; until it is clear nothing is moved."""
 _STEP_DOWN_TIMEOUT_S = 5.0
@@ -143,7 +145,9 @@ class Rebalancer:
                 is_busy = await self._look(reign, now_s)
                 if is_busy:
                     self._busy_until_s = now_s + self._options.interval_s
-                self._next_look_s = now_s + (0.0 if now_s < self._busy_until_s else self._options.interval_s)
+                took_s = self._clock.monotonic() - now_s
+                pause_s = 0.0 if now_s < self._busy_until_s else self._options.interval_s
+                self._next_look_s = now_s + max(pause_s, took_s / _LOOP_SHARE_MAX)
 
     async def _look(self, reign: Reign, now_s: float) -> bool:
         """One look: starts the steps that are due. Refusals are logged, and their tablets left alone for a while.
