@@ -147,10 +147,11 @@ class Story:
     def _damage(self) -> None:
         """Rots a byte of what an interrupted copy has left on the target."""
         disk = self.target.disk
-        found = [path for path in files_below(disk, "/data/quarantine") if disk.size(path) > 0]
+        sizes = {path: len(disk.durable_content(path) or b"") for path in files_below(disk, "/data/quarantine")}
+        found = [path for path, size in sizes.items() if 0 < size <= disk.size(path)]
         if found and not self.target.manager.context.copies.copies_to_here():
             path = self.rng.choice(found)
-            disk.corrupt(path, self.rng.randrange(disk.size(path)), bytes([self.rng.randrange(256)]))
+            disk.corrupt(path, self.rng.randrange(sizes[path]), bytes([self.rng.randrange(256)]))
 
 
 def files_below(disk, path: str) -> list[str]:
@@ -210,6 +211,6 @@ def test_a_new_replica_has_every_acknowledged_row_whatever_happens_while_it_is_c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 300))
+@pytest.mark.parametrize("seed", range(100, 250))
 def test_a_new_replica_has_every_acknowledged_row_over_many_seeds(seed: int):
     sim_loop.run(tell(seed), seed=seed)
