@@ -160,6 +160,7 @@ class Master:
             admin=consensus,
             turns=turns,
             servers=self._servers,
+            lost_voters=self.member_policy.lost_voters,
             clock=around.clock,
             rng=around.rng,
             on_bug=around.on_fatal,
@@ -209,6 +210,7 @@ class Master:
             committer=self.committer,
             reconciler=self.reconciler,
             policy=self.member_policy,
+            rebalancer=self.rebalancer,
             servers=self.registry,
             clock=around.clock,
         )

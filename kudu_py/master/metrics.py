@@ -9,6 +9,7 @@ from kudu_py.daemon.metrics import function_gauge
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.committer import Committer
 from kudu_py.master.member_policy import MemberPolicy
+from kudu_py.master.rebalancer import Rebalancer
 from kudu_py.master.reconciler import Reconciler
 from kudu_py.master.ts_registry import TsRegistry
 from kudu_py.tablet.manager import TabletManager
@@ -21,6 +22,7 @@ def register_metrics(
     committer: Committer,
     reconciler: Reconciler,
     policy: MemberPolicy,
+    rebalancer: Rebalancer,
     servers: TsRegistry,
     clock: Clock,
 ) -> None:
@@ -64,4 +66,22 @@ def register_metrics(
         "kudu_master_open_operations",
         "Long operations that have not ended; 0 unless this master leads.",
         open_operations,
+    )
+    function_gauge(
+        registry,
+        "kudu_master_replica_skew",
+        "Replicas of the tablet server with most less those of the one with fewest; 0 unless this master leads.",
+        lambda: float(rebalancer.skews.replicas),
+    )
+    function_gauge(
+        registry,
+        "kudu_master_leader_skew",
+        "Leaders of the tablet server with most less those of the one with fewest; 0 unless this master leads.",
+        lambda: float(rebalancer.skews.leaders),
+    )
+    function_gauge(
+        registry,
+        "kudu_master_rebalancing_held",
+        "1 if nothing is moved for the sake of balance because something else is to be done first, else 0.",
+        lambda: float(rebalancer.is_held),
     )

@@ -28,9 +28,11 @@ from kudu_py.master.catalog.balance import (
     BalanceStep,
     BalanceTablet,
     MoveLimits,
+    Skews,
     after,
     plan_leader_moves,
     plan_replica_moves,
+    skews_of,
     unlimited,
 )
 from kudu_py.master.catalog.balance_view import BalanceView, ServerSeen, TabletSeen, view_of
@@ -106,7 +108,12 @@ class _HandedOver:
 
 
 class Rebalancer:
-    """Watches over the balance while this master reigns; does nothing otherwise."""
+    """Watches over the balance while this master reigns; does nothing otherwise.
+
+    Attributes:
+        skews: as of the last look of this reign.
+        is_held: whether something else had to be done first at the last look.
+    """
 
     def __init__(
         self,
@@ -130,7 +137,8 @@ class Rebalancer:
         self._led: dict[TabletId, _Led] = {}
         self._handed_over: dict[TabletId, _HandedOver] = {}
         self._refused_until_s: dict[TabletId, float] = {}
-        self._holds: tuple[str, ...] = ()
+        self.skews = Skews(0, 0)
+        self.is_held = False
 
     async def run(self) -> None:
         """Until cancelled: looks at intervals, more often while there is something to do."""
@@ -157,6 +165,7 @@ class Rebalancer:
         """
         view = self._view(reign.state)
         self._note_leaders(view.tablets, now_s)
+        self.skews = skews_of(view.servers, view.tablets)
         if not self._options.enabled:
             return False
         self._note_holds(view.holds)
@@ -188,7 +197,8 @@ class Rebalancer:
         self._led.clear()
         self._handed_over.clear()
         self._refused_until_s.clear()
-        self._holds = ()
+        self.skews = Skews(0, 0)
+        self.is_held = False
 
     def _view(self, state: CatalogState) -> BalanceView:
         now_s = self._clock.monotonic()
@@ -249,12 +259,11 @@ class Rebalancer:
         self._handed_over = {t: asked for t, asked in self._handed_over.items() if now_s < asked.until_s}
 
     def _note_holds(self, holds: tuple[str, ...]) -> None:
-        if bool(holds) != bool(self._holds):
-            if holds:
-                _log.info("rebalancing_held", reasons=holds[:3], count=len(holds))
-            else:
-                _log.info("rebalancing_resumed")
-        self._holds = holds
+        if holds and not self.is_held:
+            _log.info("rebalancing_held", reasons=holds[:3], count=len(holds))
+        elif self.is_held and not holds:
+            _log.info("rebalancing_resumed")
+        self.is_held = bool(holds)
 
     async def _take(self, step: BalanceStep) -> None:
         _log.info(

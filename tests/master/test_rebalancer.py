@@ -230,11 +230,13 @@ def test_leaders_move_when_replicas_lie_well_and_have_led_for_the_cooldown():
     async def story(rig):
         rig.begin(3, [(0, 1, 2)] * 9)
         await rig.run(320)
+        assert rig.rebalancer.skews == (0, 9)
         assert rig.handovers == [], "nobody has been seen to lead for 300 s after an interval"
         await rig.run(60)
         assert Counter(rig.leaders.values()) == {server_id(n): 3 for n in range(3)}
         assert len(rig.handovers) == 6, "none too many, although reports come late"
         assert rig.moves == []
+        assert rig.rebalancer.skews == (0, 0)
 
     play(story)
 
@@ -304,6 +306,7 @@ async def nothing_is_moved_because(rig: Rig, *reasons: str) -> None:
     assert rig.moves == rig.handovers == []
     holds = list(rig.rebalancer.balance().holds)
     assert len(holds) == len(reasons), holds
+    assert rig.rebalancer.is_held
     for hold, reason in zip(holds, reasons, strict=True):
         assert reason in hold
     assert not rig.rebalancer.balance().steps

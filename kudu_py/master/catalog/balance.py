@@ -26,6 +26,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kudu_py.common.counted import counted
 from kudu_py.common.ids import ServerId, TableId, TabletId
@@ -136,6 +137,25 @@ def after(tablets: Iterable[BalanceTablet], steps: Iterable[BalanceStep]) -> lis
             leader = None if leader == step.source else leader
         done[step.tablet_id] = BalanceTablet(tablet.tablet_id, tablet.table_id, members, leader, tablet.is_held)
     return list(done.values())
+
+
+class Skews(NamedTuple):
+    """The most less the fewest, over the servers that take part."""
+
+    replicas: int
+    leaders: int
+
+
+def skews_of(servers: Iterable[BalanceServer], tablets: Iterable[BalanceTablet]) -> Skews:
+    """How uneven the cluster is; 0 and 1 are as even as can be."""
+    replicas = Counter({server.uuid: 0 for server in servers if server.takes_part})
+    leaders = Counter(replicas)
+    for tablet in tablets:
+        replicas.update(uuid for uuid in tablet.members if uuid in replicas)
+        if tablet.leader is not None and tablet.leader in leaders:
+            leaders[tablet.leader] += 1
+    skews = (max(c.values(), default=0) - min(c.values(), default=0) for c in (replicas, leaders))
+    return Skews(*skews)
 
 
 class _Spread:
