@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import structlog
 
-from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import TabletId
 from kudu_py.common.opid import MIN_OP_ID
 from kudu_py.consensus.core.model import HardState
@@ -37,6 +37,7 @@ from kudu_py.tablet.copy_target import CopyTarget, to_its_end
 from kudu_py.tablet.metadata import DataState, Superblock
 from kudu_py.tablet.replica_map import ReplicaMap
 from kudu_py.tablet.replica_remover import ReplicaRemover, change_files
+from kudu_py.tablet.room_keeper import lacks_room
 from kudu_py.tablet.tablet_copy.board import Copy
 from kudu_py.tablet.tablet_copy.client import FetchedReplica, fetch
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
@@ -165,7 +166,8 @@ class CopiesToHere:
         """What is here of a tablet whose transition is held.
 
         Raises:
-            KuduError: CORRUPTION: term and vote of what is here are lost, so that a copy of it might vote twice.
+            KuduError: CORRUPTION: term and vote of what is here are lost, so that a copy of it might vote twice;
+                DISK_FULL: nothing is wrong with it but that.
         """
         replica_here, tombstone = self._hosted.replicas.get(tablet_id), self._hosted.tombstones.get(tablet_id)
         if replica_here is not None and replica_here.state is ReplicaState.RUNNING:
@@ -175,7 +177,14 @@ class CopiesToHere:
                 term=consensus.term,
                 last_op_id=consensus.last_op_id,
                 committed_op_id=consensus.last_committed_op_id,
+                is_running=True,
                 is_leader=replica_here.is_leader,
+            )
+        if replica_here is not None and lacks_room(replica_here):
+            raise KuduError(
+                ErrorCode.DISK_FULL,
+                f"the replica of tablet {tablet_id} is whole and waits for room on the disk; a copy would need more",
+                verdict=Verdict.TRY_LATER,
             )
         if replica_here is not None:
             return LocalReplica(

@@ -74,6 +74,7 @@ class LocalReplica:
         term: the latest it knows; 0 if it never hosted it.
         last_op_id: the end of its log; None if that is not known, because the log cannot be read.
         committed_op_id: what it knows to be committed; MIN_OP_ID if it does not run.
+        is_running: whether it takes part in its group; a FAILED one does not.
         is_leader: whether it leads.
     """
 
@@ -81,18 +82,19 @@ class LocalReplica:
     term: int = 0
     last_op_id: OpId | None = MIN_OP_ID
     committed_op_id: OpId = MIN_OP_ID
+    is_running: bool = False
     is_leader: bool = False
 
     @property
     def caller_term_min(self) -> int:
         """A caller of an older term is a leader of old.
 
-        A replica that runs measures by its own term, and tells it to whoever calls. A tombstone cannot: if it has only
-        voted in a later term, in an election that came to nothing, its leader would be refused for ever. It takes a
-        copy from whoever may know all that it acknowledged, keeps its term, and then answers with it (Kudu's
+        A replica that runs measures by its own term, and tells it to whoever calls. One that does not cannot: if it
+        only voted in a later term, in an election that came to nothing, its leader would be refused for ever. It takes
+        a copy from whoever may know all that it acknowledged, keeps its term, and then answers with it (Kudu's
         `TestTabletCopyFollowerWithHigherTerm`).
         """
-        if self.data_state is DataState.READY or self.last_op_id is None:
+        if self.is_running or self.last_op_id is None:
             return self.term
         return self.last_op_id.term
 

@@ -92,7 +92,7 @@ class RoomKeeper:
     async def reopen(self) -> int:
         """Opens replicas again that FAILED because the disk was full, once it is not; how many run now."""
         context, hosted = self._context, self._hosted
-        full = [replica for replica in hosted.replicas.values() if _lacked_room(replica)]
+        full = [replica for replica in hosted.replicas.values() if lacks_room(replica)]
         reopened = 0
         for failed in full:
             tablet_id = failed.tablet_id
@@ -109,6 +109,7 @@ class RoomKeeper:
         return reopened
 
 
-def _lacked_room(replica: TabletReplica) -> bool:
+def lacks_room(replica: TabletReplica) -> bool:
+    """Whether it FAILED only because the disk was full: it is whole, and needs room and nothing else."""
     error = replica.error
     return replica.state is ReplicaState.FAILED and isinstance(error, KuduError) and error.code is ErrorCode.DISK_FULL

@@ -12,6 +12,7 @@ import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId
+from kudu_py.pb import consensus_pb2
 from kudu_py.tablet import quarantine
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.quarantine import (
@@ -157,6 +158,15 @@ def test_a_replica_that_found_no_room_to_open_is_opened_when_there_is_room(simul
         await host.start()
         assert host.manager.replica(tablet_id).state is ReplicaState.FAILED
         assert await host.manager.reopen_for_room() == 0
+        order = consensus_pb2.StartTabletCopyRequest(
+            dest_uuid=host.uuid,
+            tablet_id=tablet_id,
+            caller_uuid=TABLET,
+            caller_term=99,
+            source_uuid=TABLET,
+            source_address="elsewhere:7050",
+        )
+        assert (await refusal(host.manager.start_tablet_copy(order))).code is ErrorCode.DISK_FULL
         full.times = 0
         assert await host.manager.reopen_for_room() == 1
         replica = await group.leader(tablet_id)
