@@ -217,6 +217,13 @@ def test_a_survivor_goes_on_without_the_majority_and_has_what_was_acknowledged(s
         await group.leader([survivor])
         await group.write(b"after", [survivor])
         assert survivor.machine.payloads == [b"acknowledged", b"after"]
+        for server in group.others(survivor):  # those that were given up are back, and lead a group of their own
+            await group.restart(server)
+        await group.leader(group.others(survivor))
+        await asyncio.sleep(10.0)
+        assert survivor.raft.is_leader_ready()
+        await survivor.propose(b"still").future
+        assert survivor.machine.payloads == [b"acknowledged", b"after", b"still"]
         await group.crash(survivor)
         await group.restart(survivor)
         await group.leader([survivor])

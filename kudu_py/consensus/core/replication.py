@@ -35,12 +35,14 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
     """Takes what a leader sent.
 
     1. An older term is refused; it must not reset the timer, or a deposed leader could put off an election.
-    2. The sender leads this term, whatever else is true of the message: the timer starts anew. (Unless it belongs to
-       another group that came of this one.)
-    3. Nothing is taken unless the entry before matches; then everything up to it does (log matching, section 5.3).
-    4. Entries that are there already are skipped, never cut: the message may be an old, shorter one that was late.
-    5. The first that conflicts cuts the log, and only a conflict does.
-    6. The commit index goes no further than this message proves: what lies behind may be another leader's.
+    2. Nothing is taken from a stranger while a leader is alive: members that were given up by an unsafe config change,
+       and are back, must not depose those that went on. One whose config is only not known here yet is heard as soon as
+       the leader before it falls silent. Nor is anything taken from one that differs where this log is committed.
+    3. The sender leads this term, whatever else is true of the message: the timer starts anew.
+    4. Nothing is taken unless the entry before matches; then everything up to it does (log matching, section 5.3).
+    5. Entries that are there already are skipped, never cut: the message may be an old, shorter one that was late.
+    6. The first that conflicts cuts the log, and only a conflict does.
+    7. The commit index goes no further than this message proves: what lies behind may be another leader's.
     """
     if event.term < state.term:
         _refuse_append(state, event, out)
@@ -51,9 +53,15 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
     assert event.term > state.term or state.leader in (None, event.leader), (
         f"{event.leader} leads term {event.term}, which is led by {state.leader}"
     )
+    if event.term > state.term and state.hears_live_leader(now) and state.member(event.leader) is None:
+        _refuse_stranger(state, event, f"and {state.leader} leads it", out)
+        return
     diverged = _divergence(state.log, event)
+    if diverged is not None and state.member(event.leader) is None:
+        _refuse_stranger(state, event, f"and has {diverged.received} where {diverged.committed} is committed", out)
+        return
     if diverged is not None:
-        _note_divergence(state, event, diverged, out)
+        out.divergence = diverged
         return
     if event.term > state.term:
         adopt_term(state, now, out, event.term)
@@ -98,14 +106,10 @@ def _divergence(log: LogView, event: AppendReceived) -> Divergence | None:
     return Divergence(log.op_id_at(received.index), received)
 
 
-def _note_divergence(state: ReplicaState, event: AppendReceived, found: Divergence, out: Output) -> None:
-    """There are two groups. One that was given up by force, and is back, does not silence those that went on."""
-    if state.member(event.leader) is not None:
-        out.divergence = found
-        return
+def _refuse_stranger(state: ReplicaState, event: AppendReceived, why: str, out: Output) -> None:
     message = (
-        f"{event.leader} is not a member of {state.group}, and has {found.received} where {found.committed} is"
-        " committed: it was given up by an unsafe config change; delete its replica"
+        f"{event.leader} is not a member of {state.group}, {why}; if it was given up by an unsafe config change, delete"
+        " its replica"
     )
     out.refused.append(Refused(event.token, KuduError(ErrorCode.ILLEGAL_STATE, message)))
 

@@ -520,9 +520,22 @@ class TestWithoutMajority:
         raft.step(0.0, ClockAdvanced())
         raft.step(0.0, HardStateDurable(raft.hard_state))
         assert (raft.role, raft.term) == (Role.LEADER, 3)
-        out = raft.step(1.0, append_from("b", 9, (1, 1), (9, 2)))
-        assert refusal_of(out).code.value == "ILLEGAL_STATE"
-        assert (out.divergence, out.hard_state, raft.role, raft.term) == (None, None, Role.LEADER, 3)
+        for message in (append_from("b", 9, (0, 0)), append_from("b", 9, (1, 1), (9, 2))):
+            out = raft.step(1.0, message)
+            assert refusal_of(out).code.value == "ILLEGAL_STATE"
+            assert (out.divergence, out.hard_state, raft.role, raft.term) == (None, None, Role.LEADER, 3)
+
+    def test_nor_do_they_those_that_follow_one_that_went_on(self):
+        raft = make_raft(config=config_of("ac"), terms=[1, 2], committed=2)
+        raft.step(0.0, append_from("c", 2, (2, 2)))
+        assert refusal_of(raft.step(0.9, append_from("b", 9, (2, 2), (9, 3)))).code.value == "ILLEGAL_STATE"
+        assert (raft.leader, raft.term) == (C, 2)
+
+    def test_a_leader_that_is_not_known_to_be_a_member_is_followed_where_none_is_heard(self):
+        raft = make_raft(config=config_of("ac"), terms=[1, 2], committed=2)
+        raft.step(0.0, append_from("c", 2, (2, 2)))
+        out = raft.step(1.1, append_from("b", 9, (2, 2), (9, 3)))
+        assert (raft.leader, raft.term, len(out.append)) == (B, 9, 1)
 
     def test_what_equals_the_committed_log_is_no_divergence(self):
         raft = make_raft(terms=[1, 1], committed=2)
