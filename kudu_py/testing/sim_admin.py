@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from kudu_py.common.errors import KuduError
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import master_pb2, master_pb2_grpc
 from kudu_py.rpc.call import call
 from kudu_py.testing.sim_cluster import SimCluster
 
 _TIMEOUT_S = 10.0
+_NO_LEADER = frozenset({ErrorCode.NOT_THE_LEADER, ErrorCode.UNAVAILABLE, ErrorCode.TIMED_OUT})
 
 
 class SimAdmin:
@@ -26,6 +27,7 @@ class SimAdmin:
         self._cluster, self._tablet_ids, self._pause_s = cluster, tablet_ids, pause_s
         self._rng = cluster.rng
         self._task: asyncio.Task[None] | None = None
+        self._leader = ""
         self.done: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
@@ -42,8 +44,8 @@ class SimAdmin:
             raise result
 
     async def ask(self, method: str, request: Any, *, timeout_s: float = _TIMEOUT_S) -> Any:
-        """A call of MasterService at one of the masters; raises KuduError."""
-        address = self._rng.choice(self._cluster.master_addresses)
+        """A call of MasterService at the leader master, as far as it is known; raises KuduError."""
+        address = self._leader or self._rng.choice(self._cluster.master_addresses)
         stub = master_pb2_grpc.MasterServiceStub(self._cluster.network.dialer("admin:1").channel(address))
         return await call(getattr(stub, method)(request, timeout=timeout_s), address=address, wrote=True)
 
@@ -54,6 +56,8 @@ class SimAdmin:
                 await self.ask(method, request)
             except KuduError as error:
                 self.refused[error.code.value] += 1
+                if error.code in _NO_LEADER:
+                    self._leader = error.details.get("leader_address", "")
             else:
                 self.done[method] += 1
             await asyncio.sleep(self._rng.random() * 2 * self._pause_s)
