@@ -3,7 +3,7 @@
 Evenness can wait, so anything else goes first. Nothing at all is moved while a server with replicas is silent, a tablet
 is not what its record says, an administrator's operation goes over many tablets, or not every server has reported yet.
 A single tablet is left alone (but counts) while a move of it is under way, for a while after an administrator changed
-its members or a move of it did not end well, and while it has a learner that an administrator wants there.
+or moved its members or a move of it did not end well, and while it has a learner that an administrator wants there.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def view_of(
         else:
             others.append(operation)
     since_micros = max(0, now_micros - cooldown_micros)
-    undone = _lately_undone(state.operations.values(), since_micros)
+    resting = _resting(state.operations.values(), since_micros)
     tablets: list[BalanceTablet] = []
     troubles: list[tuple[TabletId, str]] = []
     for table_id in sorted(state.tablets_by_table):
@@ -102,7 +102,7 @@ def view_of(
                 troubles.append((entry.tablet_id, trouble))
             is_held = (
                 move is not None
-                or entry.tablet_id in undone
+                or entry.tablet_id in resting
                 or entry.changed_by_admin_micros > since_micros
                 or any(member.member_type is not MemberType.VOTER for member in entry.config.members)
             )
@@ -155,14 +155,16 @@ def _tablet(entry: TabletEntry, leader: ServerId | None, is_held: bool, move: Op
     return moved
 
 
-def _lately_undone(operations: Iterable[OperationEntry], since_micros: int) -> set[TabletId]:
-    """Tablets of moves that failed, or that an administrator cancelled, lately: the same would be tried again."""
+def _resting(operations: Iterable[OperationEntry], since_micros: int) -> set[TabletId]:
+    """Tablets of moves that ended lately and were an administrator's, or did not end well: the same would be tried
+    again.
+    """
     return {
         operation.tablet_id
         for operation in operations
         if operation.kind is OperationKind.MOVE_REPLICA
         and operation.tablet_id is not None
-        and operation.state in (OperationState.FAILED, OperationState.CANCELLED)
+        and (operation.by_admin or operation.state in (OperationState.FAILED, OperationState.CANCELLED))
         and operation.ended_micros > since_micros
     }
 

@@ -108,18 +108,22 @@ def test_a_tablet_rests_for_the_cooldown_after_an_administrators_change(state, l
 
 
 @pytest.mark.parametrize(
-    ("end", "age_s", "is_held"),
+    ("end", "by_admin", "age_s", "is_held"),
     [
-        (OperationState.FAILED, 1, True),
-        (OperationState.CANCELLED, 1, True),
-        (OperationState.DONE, 1, False),
-        (OperationState.FAILED, 301, False),
+        (OperationState.FAILED, False, 1, True),
+        (OperationState.CANCELLED, False, 1, True),
+        (OperationState.DONE, False, 1, False),
+        (OperationState.DONE, True, 1, True),
+        (OperationState.FAILED, False, 301, False),
+        (OperationState.DONE, True, 301, False),
     ],
 )
-def test_a_tablet_rests_after_a_move_that_did_not_end_well(make, state, look, end, age_s, is_held):
+def test_a_tablet_rests_after_an_administrators_move_and_after_one_that_did_not_end_well(
+    make, state, look, end, by_admin, age_s, is_held
+):
     move = OperationEntry(
         OperationId("1" * 32), OperationKind.MOVE_REPLICA, tablet_id=ids(state)[0], from_=make.server(1),
-        to=make.server(4),
+        to=make.server(4), by_admin=by_admin,
     ).ended(end, now_micros=NOW - age_s * 1_000_000)  # fmt: skip
     assert look(state.applying(CatalogChange(operations=(move,)))).tablets[0].is_held is is_held
 
