@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -86,26 +86,22 @@ def require_promises(disk: Disk, directories: ReplicaDirectories) -> None:
     """
     if not disk.exists(directories.superblocks):
         return
-    tablet_ids = directories.tablet_ids(disk)
-    if not tablet_ids:
-        return
-    if not _holds_any(disk, directories.consensus_metadata, tablet_ids):
-        raise _all_lost(directories, directories.consensus_metadata, "terms and votes")
-    ready = [tablet_id for tablet_id in tablet_ids if _is_ready(disk, directories, tablet_id)]
-    if ready and not _holds_any(disk, directories.logs, ready):
-        raise _all_lost(directories, directories.logs, "logs")
-
-
-def _holds_any(disk: Disk, path: str, tablet_ids: Sequence[TabletId]) -> bool:
-    return disk.exists(path) and not set(tablet_ids).isdisjoint(disk.list_dir(path))
-
-
-def _is_ready(disk: Disk, directories: ReplicaDirectories, tablet_id: TabletId) -> bool:
-    try:
-        superblock = metadata.read(disk, directories.superblock_path(tablet_id), tablet_id)
-    except KuduError:
-        return False
-    return superblock.data_state is DataState.READY
+    promising, ready = set(), set()
+    for tablet_id in directories.tablet_ids(disk):
+        try:
+            superblock = metadata.read(disk, directories.superblock_path(tablet_id), tablet_id)
+        except KuduError:
+            continue
+        if not superblock.is_forgotten:
+            promising.add(tablet_id)
+        if superblock.data_state is DataState.READY:
+            ready.add(tablet_id)
+    for tablet_ids, path, what in (
+        (promising, directories.consensus_metadata, "terms and votes"),
+        (ready, directories.logs, "logs"),
+    ):
+        if tablet_ids and not (disk.exists(path) and tablet_ids.intersection(disk.list_dir(path))):
+            raise _all_lost(directories, path, what)
 
 
 def _all_lost(directories: ReplicaDirectories, path: str, what: str) -> KuduError:

@@ -102,6 +102,7 @@ def promises_on(disk: SimDisk) -> ConsensusRecord:
 
 def start(disk: SimDisk) -> Superblock | None:
     """What the next start of the server makes of the replica."""
+    bootstrap.require_promises(disk, DIRECTORIES)
     DIRECTORIES.create(disk)
     found = superblock_on(disk)
     return None if found is None else deletion.roll_forward(disk, DIRECTORIES, found)
