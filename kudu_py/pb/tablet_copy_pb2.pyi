@@ -246,11 +246,16 @@ class EndCopySessionRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     SUCCEEDED_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    DAMAGED_FILES_FIELD_NUMBER: _builtins.int
     dest_uuid: _builtins.str
     session_id: _builtins.str
     succeeded: _builtins.bool
     error: _builtins.str
     """For the log, if it did not."""
+    @_builtins.property
+    def damaged_files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Files of the rows that came whole and do not have their checksum: the source looks at its own."""
+
     def __init__(
         self,
         *,
@@ -258,10 +263,11 @@ class EndCopySessionRequest(_message.Message):
         session_id: _builtins.str = ...,
         succeeded: _builtins.bool = ...,
         error: _builtins.str = ...,
+        damaged_files: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dest_uuid", b"dest_uuid", "error", b"error", "session_id", b"session_id", "succeeded", b"succeeded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["damaged_files", b"damaged_files", "dest_uuid", b"dest_uuid", "error", b"error", "session_id", b"session_id", "succeeded", b"succeeded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

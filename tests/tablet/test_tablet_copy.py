@@ -23,7 +23,7 @@ from kudu_py.tablet.tablet_copy.board import CopyProgress, CopyProgressBoard, Co
 from kudu_py.tablet.tablet_copy.client import FetchedReplica, fetch
 from kudu_py.tablet.tablet_copy.landing import require_sound
 from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
-from kudu_py.tablet.tablet_replica import TabletReplica
+from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.testing.replica_group import TESTING_OPTIONS, ReplicaGroup, ReplicaHost, batch_of, rows_of
 from kudu_py.testing.sim_clock import SimClock
 from kudu_py.testing.sim_disk import Fault, Operation
@@ -349,6 +349,48 @@ def test_a_file_that_is_damaged_at_the_source_is_named(simulate: Simulate):
         assert damaged.value.code is ErrorCode.CORRUPTION
         assert damaged.value.details["side"] == "source"
         assert largest.name not in rig.target.disk.list_dir(f"{rig.landed}/rows")
+        await rig.group.stop()
+
+    simulate(main())
+
+
+@pytest.mark.parametrize("what", ["damaged", "missing"])
+def test_a_source_that_finds_its_own_file_damaged_fails_and_another_leader_serves(simulate: Simulate, what: str):
+    async def main() -> None:
+        rig = await Rig.start(sources=3)
+        hosts = rig.group.hosts[:-1]
+        await rig.write(0, 100)
+        leader = await rig.group.leader(rig.tablet_id, hosts)
+        source = next(host for host in hosts if host.uuid == leader.consensus.uuid)
+        await leader.checkpointer.flush()
+        (largest, *_) = sorted(leader.superblock.rows.files, key=lambda file: -file.size_bytes)
+        path = f"{DIRECTORIES.row_directory(rig.tablet_id)}/{largest.name}"
+        if what == "damaged":
+            source.disk.corrupt(path, 2000, b"\xff\xfe\xfd")
+        else:
+            source.disk.unlink(path)
+        with pytest.raises(KuduError):
+            await rig.fetch(source=source)
+        await rig.group.wait_until(lambda: leader.state is ReplicaState.FAILED)
+        assert largest.name in str(leader.error)
+        others = [host for host in hosts if host is not source]
+        successor = await rig.group.leader(rig.tablet_id, others)
+        await rig.fetch(source=next(host for host in others if host.uuid == successor.consensus.uuid))
+        await rig.group.stop()
+
+    simulate(main())
+
+
+def test_a_replica_that_is_all_there_is_does_not_fail_for_what_a_copy_finds(simulate: Simulate):
+    async def main() -> None:
+        rig = await Rig.start()
+        await rig.write(0, 100, flush=True)
+        (largest, *_) = sorted(rig.replica.superblock.rows.files, key=lambda file: -file.size_bytes)
+        rig.source.disk.corrupt(f"{DIRECTORIES.row_directory(rig.tablet_id)}/{largest.name}", 2000, b"\xff\xfe\xfd")
+        with pytest.raises(KuduError):
+            await rig.fetch()
+        await asyncio.sleep(1)
+        assert rig.replica.state is ReplicaState.RUNNING
         await rig.group.stop()
 
     simulate(main())

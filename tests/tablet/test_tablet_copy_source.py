@@ -19,7 +19,7 @@ from kudu_py.tablet.tablet import TabletOptions
 from kudu_py.tablet.tablet_copy.board import CopyState
 from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
 from kudu_py.tablet.tablet_copy.source import CopySessions
-from kudu_py.tablet.tablet_replica import TabletReplica
+from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.testing.replica_group import TESTING_OPTIONS, ReplicaGroup, ReplicaHost, batch_of, rows_of
 from kudu_py.testing.tablet_rig import EAGER
 from kudu_py.wal.options import WalOptions
@@ -243,6 +243,25 @@ def test_a_server_that_stops_ends_its_sessions_and_opens_no_new_one(simulate: Si
             assert stopping.value.code is ErrorCode.SHUTTING_DOWN
         assert len(rig.replica.checkpointer.pins) == 0
         assert rig.replica.log.anchors.lowest() is None
+        await rig.group.stop()
+
+    simulate(main())
+
+
+def test_a_target_cannot_talk_a_source_into_failing(simulate: Simulate):
+    async def main() -> None:
+        rig = await Rig.start(size=3, members=3)
+        leader = await rig.group.leader(rig.tablet_id)
+        host = next(host for host in rig.group.hosts if host.uuid == leader.consensus.uuid)
+        await leader.write_batch(batch_of([(1, 1, None)]))
+        await leader.checkpointer.flush()
+        assert host.copy_sessions is not None
+        begun = await host.copy_sessions.begin(rig.tablet_id, target_uuid=TARGET, committed=MIN_OP_ID)
+        named_files = [*named(begun, ROWS), "../../instance", "no such file"]
+        host.copy_sessions.end(begun.session_id, succeeded=False, error="lies", damaged_files=named_files)
+        await asyncio.sleep(1)
+        assert leader.state is ReplicaState.RUNNING
+        assert len(leader.checkpointer.pins) == 0
         await rig.group.stop()
 
     simulate(main())

@@ -162,6 +162,7 @@ class _Fetch:
         self._on_progress = on_progress
         self._session_id = ""
         self._total = self._done = self._resumed = 0
+        self._damaged: list[str] = []
         self._jobs: dict[Landing, asyncio.Task[Any]] = {}
         self._bound_log = _log.bind(tablet=tablet_id, source=source_uuid)
 
@@ -190,7 +191,11 @@ class _Fetch:
     async def end(self, *, succeeded: bool, error: str = "") -> None:
         """Tells the source; if that does not work, the session expires there."""
         request = tablet_copy_pb2.EndCopySessionRequest(
-            dest_uuid=self._source_uuid, session_id=self._session_id, succeeded=succeeded, error=error[:500]
+            dest_uuid=self._source_uuid,
+            session_id=self._session_id,
+            succeeded=succeeded,
+            error=error[:500],
+            damaged_files=self._damaged,
         )
         try:
             await call(self._stub.EndCopySession(request, timeout=_END_TIMEOUT_S), address=self._address)
@@ -285,6 +290,8 @@ class _Fetch:
                     self._note_fetched(landing)
                     return
             await self._on_disk(landing.discard)
+            if landing.file.kind == tablet_copy_pb2.CopyFile.ROWS:
+                self._damaged.append(landing.file.name)
             raise self._of_source(
                 KuduError(
                     ErrorCode.CORRUPTION,

@@ -41,7 +41,12 @@ class TabletCopyServicer(TabletCopyServiceServicer):
     async def EndCopySession(
         self, request: tablet_copy_pb2.EndCopySessionRequest, context: Any
     ) -> tablet_copy_pb2.EndCopySessionResponse:
-        self._sessions.end(request.session_id, succeeded=request.succeeded, error=request.error)
+        self._sessions.end(
+            request.session_id,
+            succeeded=request.succeeded,
+            error=request.error,
+            damaged_files=request.damaged_files,
+        )
         return tablet_copy_pb2.EndCopySessionResponse()
 
     async def ListCopySessions(

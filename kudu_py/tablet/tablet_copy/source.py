@@ -10,6 +10,10 @@ Opening a session, in this order, and why:
 From then on what the session names does not change. A target that asks for the same replica again (it was restarted, or
 did not get the answer) gets the same session, so that it goes on where it was.
 
+A target that finds a file other than its superblock says tells so at the end. The source then reads the file itself,
+and if it is damaged, or was missing when it was asked for, the replica fails, as it does when a compaction finds that:
+its leader will not offer the same again and again, and the replica is replaced. But for one that is all there is.
+
 When a session ends well the pins go at once, the anchor only when the leader finds that the new replica answers:
 between those the log may not let go of what the new replica lacks (seed 000, "Process for adding a new node", step 4).
 A bound in time ends that for a replica that never answers.
@@ -19,11 +23,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import structlog
+import xxhash
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import ServerId, TabletId, require_id
@@ -37,7 +42,7 @@ from kudu_py.tablet import metadata
 from kudu_py.tablet.checkpointer import Checkpointer
 from kudu_py.tablet.context import ServerContext
 from kudu_py.tablet.tablet_copy.board import Copy, CopyProgress, CopyState
-from kudu_py.tablet.tablet_replica import TabletReplica
+from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.wal.anchors import Anchor
 from kudu_py.wal.format import crc32c
 
@@ -45,6 +50,7 @@ _log = structlog.get_logger(__name__)
 
 _DURABLE_TIMEOUT_S = 10.0
 _HANDOVER_POLL_S = 0.5
+_READ_BYTES = 4 << 20
 
 
 class HostedReplicas(Protocol):
@@ -288,8 +294,15 @@ class CopySessions:
             while ahead is not None:
                 try:
                     piece = await ahead
+                except FileNotFoundError as error:
+                    missing = KuduError(ErrorCode.NOT_FOUND, f"{path} is missing at the source", details={"path": path})
+                    self._session(session_id)  # unless the replica was deleted meanwhile
+                    self._fail(session, path, "it is missing")
+                    raise missing from error
                 except OSError as error:
-                    raise _unreadable(path, error) from error
+                    raise KuduError(
+                        ErrorCode.IO_ERROR, f"{path} cannot be read at the source: {error}", details={"path": path}
+                    ) from error
                 offset += sum(chunk.size_bytes for chunk in piece)
                 ahead = begin_read(offset) if offset < file.size_bytes else None
                 for chunk in piece:
@@ -337,15 +350,21 @@ class CopySessions:
 
     # Ending.
 
-    def end(self, session_id: str, *, succeeded: bool, error: str = "") -> None:
+    def end(self, session_id: str, *, succeeded: bool, error: str = "", damaged_files: Sequence[str] = ()) -> None:
         """Lets go of what the session holds; the log's anchor stays until the leader is answered by the new replica.
 
         Of an unknown session: nothing to do, so that a repeated call is answered alike.
+
+        Args:
+            damaged_files: what the target says it got other than it should be; looked at here.
         """
         session = self._sessions.get(session_id)
         if session is None:
             return
-        self._close(session, CopyState.SUCCEEDED if succeeded else CopyState.FAILED, error[:500])
+        named = [
+            key for key in session.files if key.kind == tablet_copy_pb2.CopyFile.ROWS and key.name in damaged_files
+        ]
+        self._close(session, CopyState.SUCCEEDED if succeeded else CopyState.FAILED, error[:500], doubted=named)
 
     def _expire(self, session_id: str) -> None:
         session = self._sessions.get(session_id)
@@ -353,7 +372,9 @@ class CopySessions:
             idle_s = self._options.idle_timeout_s
             self._close(session, CopyState.FAILED, f"nobody asked for anything for {idle_s:g} s")
 
-    def _close(self, session: CopySession, state: CopyState, error: str = "") -> None:
+    def _close(
+        self, session: CopySession, state: CopyState, error: str = "", *, doubted: Sequence[FileKey] = ()
+    ) -> None:
         del self._sessions[session.session_id]
         session.idle.cancel()
         self._context.copies.sent(session.shown, state, error)
@@ -369,9 +390,34 @@ class CopySessions:
             self._hand_over(session)
         else:
             session.anchor.release()
-        task = asyncio.create_task(session.checkpointer.unpin(session.pinned), name=f"unpin {session.session_id}")
+        task = asyncio.create_task(self._let_go(session, doubted), name=f"end {session.session_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _let_go(self, session: CopySession, doubted: Sequence[FileKey]) -> None:
+        for key in doubted:
+            await self._look_at(session, session.paths[key], session.files[key])
+        await session.checkpointer.unpin(session.pinned)
+
+    async def _look_at(self, session: CopySession, path: str, file: tablet_copy_pb2.CopyFile) -> None:
+        disk = self._context.threads.disk
+        try:
+            found = await self._context.threads.run(lambda: _checksum_of(disk, path))
+        except OSError as error:
+            _log.warning("copied_file_unreadable", tablet=session.replica.tablet_id, path=path, error=str(error))
+            return
+        if found != file.checksum:
+            self._fail(session, path, f"its checksum is {found:016x}, and {file.checksum:016x} in the superblock")
+
+    def _fail(self, session: CopySession, path: str, why: str) -> None:
+        """A file of the replica is damaged, as this server itself has found."""
+        replica = session.replica
+        if replica.state is not ReplicaState.RUNNING:
+            return
+        if len(replica.consensus.active_config.voters) < 2:
+            _log.error("only_replica_damaged", tablet=replica.tablet_id, path=path, why=why)
+            return
+        replica.fail(KuduError(ErrorCode.CORRUPTION, f"{path}: {why}", details={"path": path}))
 
     def _hand_over(self, session: CopySession) -> None:
         """Keeps the anchor, moved up to what the target has got, until the leader serves the target from its log."""
@@ -447,10 +493,16 @@ def _read_piece(disk: Disk, path: str, start: int, end: int, chunk_bytes: int) -
         file.close()
 
 
-def _unreadable(path: str, error: OSError) -> KuduError:
-    if isinstance(error, FileNotFoundError):
-        return KuduError(ErrorCode.NOT_FOUND, f"{path} is missing at the source", details={"path": path})
-    return KuduError(ErrorCode.IO_ERROR, f"{path} cannot be read at the source: {error}", details={"path": path})
+def _checksum_of(disk: Disk, path: str) -> int:
+    """xxh3-64 of a file. Blocks."""
+    file, hashed, offset = disk.open(path), xxhash.xxh3_64(), 0
+    try:
+        while piece := file.read(offset, _READ_BYTES):
+            hashed.update(piece)
+            offset += len(piece)
+    finally:
+        file.close()
+    return hashed.intdigest()
 
 
 def _gone(replica: TabletReplica) -> KuduError:
