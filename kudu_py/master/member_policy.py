@@ -49,6 +49,7 @@ from kudu_py.master.catalog.replica_ops import (
     LeaderReport,
     Surroundings,
     health_of,
+    is_lost,
     joining_voters,
     leader_report,
     next_step,
@@ -187,12 +188,12 @@ class MemberPolicy:
         if report is None:
             return False
         care = self._care.setdefault(tablet.tablet_id, _Care())
-        past_help = self._note_stuck(care, tablet, report, now_s)
+        self._note_stuck(care, tablet, report, now_s)
         step = next_step(
             tablet.config,
             report,
             wanted=reign.state.wanted_voters(tablet),
-            around=self._around(reign.state, past_help, tablet),
+            around=self._around(reign.state, self._past_help(tablet.tablet_id), tablet),
             move=reign.state.move_of(tablet.tablet_id),
             undone=self._undone.get(tablet.tablet_id),
         )
@@ -212,6 +213,20 @@ class MemberPolicy:
         else:
             self._add(reign, tablet, report, care, step, now_s)
         return True
+
+    def lost_voters(self, tablet: TabletEntry) -> list[ServerId]:
+        """Voters of a tablet that are to be replaced because of their health."""
+        report = leader_report(self._registry.hosts(tablet.tablet_id))
+        reign = self._committer.reign
+        if report is None or reign is None:
+            return []
+        around = self._around(reign.state, self._past_help(tablet.tablet_id), tablet)
+        return [
+            member.uuid
+            for member in tablet.config.members
+            if member.member_type is MemberType.VOTER
+            and is_lost(member, health_of(member.uuid, report, around), around)
+        ]
 
     async def end_operations(self, reign: Reign) -> None:
         """Stores the end of operations that are done or have failed."""
@@ -271,8 +286,14 @@ class MemberPolicy:
         }
         return Surroundings(self._gone, self._modes, past_help, state.replica_counts, domains)
 
-    def _note_stuck(self, care: _Care, tablet: TabletEntry, report: LeaderReport, now_s: float) -> frozenset[ServerId]:
-        """Adds up how long members have needed a copy; answers those that have for longer than the patience."""
+    def _past_help(self, tablet_id: TabletId) -> frozenset[ServerId]:
+        """Members that have needed a copy for longer than the patience."""
+        care = self._care.get(tablet_id)
+        stuck = care.stuck if care is not None else {}
+        return frozenset(uuid for uuid, each in stuck.items() if each.for_s > self.patience_s)
+
+    def _note_stuck(self, care: _Care, tablet: TabletEntry, report: LeaderReport, now_s: float) -> None:
+        """Adds up how long members have needed a copy without getting anywhere."""
         hosts = self._registry.hosts(tablet.tablet_id)
         needing = {peer.uuid for peer in report.replica.peers if peer.health is PeerHealth.NEEDS_COPY}
         care.stuck = {uuid: stuck for uuid, stuck in care.stuck.items() if uuid in needing}
@@ -287,7 +308,6 @@ class MemberPolicy:
                 stuck.bytes_done, stuck.for_s = done, 0.0
             elif replica is None or replica.state is not ReplicaState.COPYING or done > 0:
                 stuck.for_s += now_s - since_s
-        return frozenset(uuid for uuid, stuck in care.stuck.items() if stuck.for_s > self.patience_s)
 
     def _ends(self, state: CatalogState, only: Sequence[OperationId] | None = None) -> CatalogChange:
         def lost(tablet_id: TabletId, server: ServerId) -> str | None:
@@ -296,8 +316,7 @@ class MemberPolicy:
             mode = state.mode_of(server)
             if mode is not TabletServerMode.NORMAL:
                 return f"tablet server {server} is in mode {mode.value} and gets no replicas"
-            stuck = self._care[tablet_id].stuck.get(server) if tablet_id in self._care else None
-            if stuck is not None and stuck.for_s > self.patience_s:
+            if server in self._past_help(tablet_id):
                 return f"the replica could not be copied to {server} within {self.patience_s:g} s"
             report = leader_report(self._registry.hosts(tablet_id))
             if report is not None and health_of(server, report, Surroundings()) is Health.FAILED:

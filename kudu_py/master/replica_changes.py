@@ -20,7 +20,7 @@ The caller's going away ends nothing: the change goes on within its bound of tim
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -97,6 +97,7 @@ class ReplicaChanges:
 
     Args:
         servers: the tablet servers of this moment.
+        lost_voters: voters of a tablet that are being replaced because of their health.
         on_bug: told of an exception of a change that is no KuduError.
     """
 
@@ -108,6 +109,7 @@ class ReplicaChanges:
         admin: ConsensusAdmin,
         turns: TabletTurns,
         servers: Callable[[], Servers],
+        lost_voters: Callable[[TabletEntry], Sequence[ServerId]],
         clock: Clock,
         rng: RandomBits,
         on_bug: Callable[[BaseException], None],
@@ -117,6 +119,7 @@ class ReplicaChanges:
         self._admin = admin
         self._turns = turns
         self._servers = servers
+        self._lost_voters = lost_voters
         self._clock = clock
         self._rng = rng
         self._on_bug = on_bug
@@ -362,7 +365,8 @@ class ReplicaChanges:
         def plan(state: CatalogState) -> CatalogChange:
             after = replace(newer_config(state.tablet(tablet_id), config), changed_by_admin_micros=now_micros)
             if wanted.sets_wanted_voters:
-                intent.set_to = voters_to_be(wanted.after(config), _moving_away(state, tablet_id))
+                leaving = [*_moving_away(state, tablet_id), *self._lost_voters(replace(after, config=config))]
+                intent.set_to = voters_to_be(wanted.after(config), leaving)
                 after = replace(after, wanted_voters=intent.set_to)
             return CatalogChange((after,))
 

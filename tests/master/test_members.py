@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -387,6 +388,24 @@ def test_a_dead_servers_replica_is_rebuilt_elsewhere_after_the_patience_and_not_
         assert s.config.config_index == 0
         await s.until(lambda: victim.uuid not in s.config.voters and s.has_voters(3), timeout_s=30)
         assert spare.uuid in s.config.voters
+        assert s.wanted == 3
+
+    tell(story)
+
+
+def test_a_replica_added_in_the_place_of_a_dead_one_makes_no_more_voters(tell):
+    async def story(s):
+        victim = s.followers[0]
+        spare = s.free
+        await spare.crash()
+        await victim.crash()
+        await asyncio.sleep(PATIENCE_S + 5)
+        assert s.config.config_index == 0, "there is no server for another"
+        await spare.restart()
+        await asyncio.sleep(0.5)
+        with contextlib.suppress(KuduError):  # The master may be faster.
+            await s.ask("AddReplica", tablet_id=s.tablet_id, ts_uuid=spare.uuid)
+        await s.until(lambda: s.has_voters(3) and victim.uuid not in s.config.voters, timeout_s=30)
         assert s.wanted == 3
 
     tell(story)

@@ -170,6 +170,16 @@ def joining_voters(config: RaftConfig) -> list[Member]:
     return [m for m in config.members if m.member_type is MemberType.PRE_VOTER and m.promote]
 
 
+def is_lost(member: Member, health: Health, around: Surroundings) -> bool:
+    """Whether a member is to be replaced because of its health.
+
+    A server in maintenance is expected back; but one that is only joining can as well join elsewhere.
+    """
+    is_joining = member.member_type is MemberType.PRE_VOTER and member.promote
+    is_expected = around.mode(member.uuid) is TabletServerMode.MAINTENANCE and not is_joining
+    return health is Health.PAST_HELP or (health is Health.FAILED and not is_expected)
+
+
 def voters_to_be(config: RaftConfig, leaving: Iterable[ServerId] = ()) -> int:
     """How many voters a config will have when all that has begun is done.
 
@@ -251,13 +261,7 @@ class _Group:
         return self._around.mode(uuid) in (TabletServerMode.RETIRING, TabletServerMode.RETIRED)
 
     def _is_lost(self, uuid: ServerId) -> bool:
-        """Whether a member is to be replaced because of its health.
-
-        A server in maintenance is expected back; but one that is only joining can as well join elsewhere.
-        """
-        health = self._health[uuid]
-        is_expected = self._around.mode(uuid) is TabletServerMode.MAINTENANCE and uuid not in self._joining
-        return health is Health.PAST_HELP or (health is Health.FAILED and not is_expected)
+        return is_lost(self._members[uuid], self._health[uuid], self._around)
 
     def _has_majority(self) -> bool:
         return len(self._healthy) >= majority(len(self._voters))
