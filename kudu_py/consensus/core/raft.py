@@ -97,7 +97,7 @@ class Raft:
         if not self._is_started:
             self._start(now, out)
         self._dispatch(self._state, now, event, out)
-        if reconfiguration.is_watching(self._state):
+        if self._state.own_change is not None or self._state.promotable:  # of a leader
             reconfiguration.advance(self._state, now, out)
         self._report(out)
         if self._state.options.check_invariants:

@@ -221,8 +221,3 @@ def _unsafe_refusal(state: ReplicaState, now: float, members: tuple[ServerId, ..
     else:
         return None
     return KuduError(ErrorCode.INVALID_ARGUMENT, problem)
-
-
-def is_watching(state: ReplicaState) -> bool:
-    """Whether `advance` may have something to do."""
-    return state.role is Role.LEADER and (state.own_change is not None or bool(state.promotable))

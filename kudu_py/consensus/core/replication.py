@@ -56,7 +56,7 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
     if event.term > state.term and state.hears_live_leader(now) and state.member(event.leader) is None:
         _refuse_stranger(state, event, f"and {state.leader} leads it", out)
         return
-    diverged = _divergence(state.log, event)
+    diverged = None if event.preceding.index > state.log.committed_index else _divergence(state.log, event)
     if diverged is not None and state.member(event.leader) is None:
         _refuse_stranger(state, event, f"and has {diverged.received} where {diverged.committed} is committed", out)
         return
@@ -93,9 +93,10 @@ def on_append_received(state: ReplicaState, now: float, event: AppendReceived, o
 
 
 def _divergence(log: LogView, event: AppendReceived) -> Divergence | None:
-    """Where the leader's log differs at or below the commit index, as far as the message and the own log tell."""
-    if event.preceding.index > log.committed_index:
-        return None
+    """Where the leader's log differs at or below the commit index, as far as the message and the own log tell.
+
+    The entry before the first of the message is not above that index.
+    """
     received = event.preceding
     for entry in event.entries:
         if _differs(log, received) or entry.op_id.index > log.committed_index:
