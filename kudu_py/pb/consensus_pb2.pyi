@@ -855,8 +855,9 @@ class ChangeConfigRequest(_message.Message):
     """Refused with CAS_FAILED unless the committed config has this index. Left out: not checked."""
     @_builtins.property
     def server(self) -> Global___Member:
-        """Of REMOVE_SERVER the uuid is enough. ADD_SERVER needs the address, and adds a PRE_VOTER to be promoted if member_type is left
-        out.
+        """Of REMOVE_SERVER the uuid is enough. ADD_SERVER needs the address. CHANGE_ROLE needs the type, sets both marks as they are here,
+        and keeps the address if none is given. Nobody becomes a voter at once: a VOTER joins, or changes to, a PRE_VOTER to be
+        promoted (as does a server that is added without a type), and the leader promotes it when it has caught up.
         """
 
     def __init__(
@@ -954,7 +955,8 @@ Global___AbortConfigChangeResponse: _TypeAlias = AbortConfigChangeResponse  # no
 @_typing.final
 class UnsafeChangeConfigRequest(_message.Message):
     """For a group without a majority: makes the members of its config what is said here, on one replica, without asking anybody.
-    Acknowledged writes may be lost, and two groups may come of one if a member that was given up comes back.
+    Acknowledged writes may be lost, and two groups may come of one if a member that was given up comes back. ILLEGAL_STATE while a
+    leader is alive.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
