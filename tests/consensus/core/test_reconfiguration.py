@@ -419,6 +419,13 @@ class TestRequest:
             assert (out.replies, out.append, out.refused) == ([Done(7)], [], [])
             assert refusal_of(self.request(raft, now, kind, member, 3)).code.value == "CAS_FAILED"
 
+    def test_a_mark_on_the_leader_itself_leaves_it_the_leader(self):
+        raft = make_raft()
+        now = lead(raft)
+        out = self.request(raft, now, ConfigChange.CHANGE_ROLE, Member(A, MemberType.VOTER, replace=True))
+        assert out.append[0].config.member(A) == Member(A, MemberType.VOTER, "a:7050", replace=True)
+        assert raft.role is Role.LEADER
+
     def test_a_leader_asked_to_demote_itself_says_where_to_go(self):
         raft = make_raft()
         now = lead(raft)

@@ -466,6 +466,18 @@ class TestCopy:
         raft.step(now, FollowerLacksTablet(C, message[C].request))
         assert raft.replicated_index == 2
 
+    def test_the_log_is_held_for_a_copied_member_from_its_first_answer_on(self):
+        """Seed 000, step 4: before, the copy's own anchor holds it."""
+        raft = make_raft()
+        now = lead(raft)
+        message = appends(raft.step(now, EntryProposed(EntryKind.WRITE, 1)))
+        acknowledge(raft, now, message[B])
+        raft.step(now, FollowerLacksTablet(C, message[C].request))
+        assert (raft.needs_copy(C), raft.replicated_index) == (True, 2)
+        probe = appends(raft.step(now + 0.3, ClockAdvanced()))[C]
+        refuse(raft, now + 0.3, probe, (1, 1), 1)
+        assert (raft.needs_copy(C), raft.replicated_index) == (False, 0)
+
     def test_a_follower_accepts_after_its_collected_beginning(self):
         raft = make_raft("b", log=LogView(runs=[(11, 2)], last_index=12, preceding=OpId(2, 10)))
         out = raft.step(1.0, append_from("a", 2, (1, 4), *[(2, i) for i in range(5, 14)], commit=13))
