@@ -50,6 +50,7 @@ from kudu_py.master.catalog.replica_ops import (
     Surroundings,
     health_of,
     is_lost,
+    is_well,
     joining_voters,
     leader_report,
     next_step,
@@ -67,6 +68,7 @@ _PAUSE_MIN_S = 5.0
 _SETTLE_HEARTBEATS = 3
 _BACKOFF_INITIAL_S = 0.2
 _BACKOFF_MAX_S = 30.0
+_BLOCKED_PAUSE_S = 2.0
 _REPORT_PATIENCE_S = 5.0
 _SHUNNED_FOR_PATIENCES = 2.0
 
@@ -134,6 +136,7 @@ class MemberPolicy:
         self._gone: frozenset[ServerId] = frozenset()
         self._copies: Counter[ServerId] | None = None
         self._modes: Mapping[ServerId, TabletServerMode] = {}
+        self._domains: Mapping[ServerId, str] = {}
         self._undone: Mapping[TabletId, ServerId] = {}
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -164,7 +167,10 @@ class MemberPolicy:
             self._listening_since_s = now_s
         self._swept_s = now_s
         self._copies = None
-        self._modes = {uuid: entry.mode for uuid, entry in reign.state.servers.items()}
+        self._modes = {
+            uuid: entry.mode for uuid, entry in reign.state.servers.items() if entry.mode is not TabletServerMode.NORMAL
+        }
+        self._domains = {server.uuid: server.as_candidate.domain for server in self._registry.servers}
         self._undone = _undone_moves(reign.state)
         before, self._gone = self._gone, self._gone_servers(reign.state, now_s)
         changed = before ^ self._gone
@@ -187,14 +193,22 @@ class MemberPolicy:
         report = leader_report(self._registry.hosts(tablet.tablet_id))
         if report is None:
             return False
+        wanted = reign.state.wanted_voters(tablet)
+        move = reign.state.move_of(tablet.tablet_id)
+        is_quiet = move is None and not any(member.uuid in self._modes for member in tablet.config.members)
+        if is_quiet and is_well(tablet.config, report, wanted):
+            self._care.pop(tablet.tablet_id, None)
+            return False
         care = self._care.setdefault(tablet.tablet_id, _Care())
+        if now_s < care.not_before_s or self._turns.is_taken(tablet.tablet_id):
+            return True
         self._note_stuck(care, tablet, report, now_s)
         step = next_step(
             tablet.config,
             report,
-            wanted=reign.state.wanted_voters(tablet),
-            around=self._around(reign.state, self._past_help(tablet.tablet_id), tablet),
-            move=reign.state.move_of(tablet.tablet_id),
+            wanted=wanted,
+            around=self._around(reign.state, self._past_help(tablet.tablet_id)),
+            move=move,
             undone=self._undone.get(tablet.tablet_id),
         )
         care.shunned = {uuid: until_s for uuid, until_s in care.shunned.items() if now_s < until_s}
@@ -204,10 +218,9 @@ class MemberPolicy:
             if not care.stuck and not care.shunned:
                 del self._care[tablet.tablet_id]
             return bool(care.stuck)
-        if now_s < care.not_before_s or self._turns.is_taken(tablet.tablet_id):
-            return True
         if isinstance(step, Blocked):
             self._note_blocked(care, tablet, step.reason)
+            care.not_before_s = now_s + _BLOCKED_PAUSE_S
         elif isinstance(step, Evict):
             self._evict(reign, tablet, report, care, step, now_s)
         else:
@@ -220,7 +233,7 @@ class MemberPolicy:
         reign = self._committer.reign
         if report is None or reign is None:
             return []
-        around = self._around(reign.state, self._past_help(tablet.tablet_id), tablet)
+        around = self._around(reign.state, self._past_help(tablet.tablet_id))
         return [
             member.uuid
             for member in tablet.config.members
@@ -278,13 +291,8 @@ class MemberPolicy:
             if now_s - max(heard.get(server, self._listening_since_s), self._listening_since_s) > self.patience_s
         )
 
-    def _around(self, state: CatalogState, past_help: frozenset[ServerId], tablet: TabletEntry) -> Surroundings:
-        domains = {
-            member.uuid: server.as_candidate.domain
-            for member in tablet.config.members
-            if (server := self._registry.get(member.uuid)) is not None
-        }
-        return Surroundings(self._gone, self._modes, past_help, state.replica_counts, domains)
+    def _around(self, state: CatalogState, past_help: frozenset[ServerId]) -> Surroundings:
+        return Surroundings(self._gone, self._modes, past_help, state.replica_counts, self._domains)
 
     def _past_help(self, tablet_id: TabletId) -> frozenset[ServerId]:
         """Members that have needed a copy for longer than the patience."""
@@ -351,6 +359,7 @@ class MemberPolicy:
     ) -> None:
         copies = self._copies_by_server(reign.state)
         limit = self._options.copies_per_server_max
+        care.not_before_s = now_s + _BLOCKED_PAUSE_S
         if copies[report.leader] >= limit:
             return  # Its leader gives enough already; it is looked at again.
         free = self._placeable(reign.state, tablet, now_s)

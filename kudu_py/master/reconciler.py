@@ -38,6 +38,8 @@ _ORPHAN_PATIENCE_S = 5.0
 """A copy to a server that is no member is let run for so long: the news that it is one may be on its way."""
 _LOOK_AT_ALL_S = 10.0
 """Every tablet is looked at now and then, whatever was or was not reported."""
+_SLICE_TABLETS = 100
+"""Looked at before the loop gets its turn: the catalog's own heartbeats must not be late."""
 _BACKOFF_INITIAL_S = 0.1
 _BACKOFF_MAX_S = 10.0
 
@@ -151,7 +153,14 @@ class Reconciler:
         await self._policy.end_operations(reign)
         if self._committer.reign is not reign:
             return
-        overdue = [tablet_id for tablet_id in sorted(self._unsettled) if self._look(reign, tablet_id, now_s)]
+        overdue = []
+        for number, tablet_id in enumerate(sorted(self._unsettled), 1):
+            if self._look(reign, tablet_id, now_s):
+                overdue.append(tablet_id)
+            if number % _SLICE_TABLETS == 0:
+                await asyncio.sleep(0)
+                if self._committer.reign is not reign:
+                    return
         if overdue:
             await self._replace(overdue)
 

@@ -170,6 +170,22 @@ def joining_voters(config: RaftConfig) -> list[Member]:
     return [m for m in config.members if m.member_type is MemberType.PRE_VOTER and m.promote]
 
 
+def is_well(config: RaftConfig, report: LeaderReport, wanted: int) -> bool:
+    """Whether all members are voters that are well and as many as are wanted: the usual case, told at little cost.
+
+    Nothing is to be done then unless a server is on its way out, or a replica is being moved.
+    """
+    replica = report.replica
+    return (
+        replica.committed_config is not None
+        and replica.committed_config.config_index == config.config_index
+        and replica.pending_config is None
+        and len(config.members) == wanted
+        and all(member.member_type is MemberType.VOTER and not member.replace for member in config.members)
+        and sum(peer.health is PeerHealth.HEALTHY for peer in replica.peers) == wanted - 1
+    )
+
+
 def is_lost(member: Member, health: Health, around: Surroundings) -> bool:
     """Whether a member is to be replaced because of its health.
 

@@ -20,6 +20,7 @@ from kudu_py.master.catalog.replica_ops import (
     LeaderReport,
     Surroundings,
     health_of,
+    is_well,
     joining_voters,
     leader_report,
     next_step,
@@ -517,6 +518,12 @@ def test_drawn_groups_come_to_what_is_wanted_without_a_risky_step():
     for group in drawn_groups(1000):
         had_majority = has_majority(group)
         check_end(live(group), had_majority)
+
+
+def test_a_group_that_is_well_needs_no_step():
+    well = [group for group in all_groups() if is_well(group.config, group.report(), group.wanted)]
+    assert well
+    assert [group for group in well if group.step() is not None] == []
 
 
 def test_a_reason_names_the_server_that_it_is_about():
