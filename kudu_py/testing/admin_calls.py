@@ -59,6 +59,19 @@ class AdminCalls:
         """Creation and deletion of replicas at a server."""
         return tserver_admin_pb2_grpc.TabletServerAdminServiceStub(self._channel(server))
 
+    def wait_for_master(self) -> None:
+        """Returns when the master has read its catalog, and serves it."""
+        request = master_pb2.ListOperationsRequest()
+
+        def serves() -> bool:
+            try:
+                self.master().ListOperations(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)
+            except grpc.RpcError:
+                return False
+            return True
+
+        wait_until(serves, "the master to serve its catalog")
+
     # What is.
 
     def locations(self, table: str) -> Sequence[master_pb2.TabletLocations]:
