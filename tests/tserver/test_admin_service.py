@@ -30,6 +30,14 @@ def test_a_tablet_is_created_and_deleted(simulate: Simulate, serving: Any):
             await servers.admin().DeleteTablet(delete)
             await servers.admin().DeleteTablet(delete)
             assert server.tablet_server.manager.replicas() == []
+            delete.delete_type = 77
+            assert (await refusal(servers.admin().DeleteTablet(delete))).code is ErrorCode.INVALID_ARGUMENT
+            assert len(server.tablet_server.manager.tombstones()) == 1
+            delete.delete_type = tserver_admin_pb2.DELETED_COMPLETELY
+            await servers.admin().DeleteTablet(delete)
+            assert server.tablet_server.manager.tombstones() == []
+            assert (await refusal(servers.admin().DeleteTablet(delete))).code is ErrorCode.TABLET_NOT_FOUND
+            await servers.admin().CreateTablet(request)
             delete.tablet_id = "0" * 32
             assert (await refusal(servers.admin().DeleteTablet(delete))).code is ErrorCode.TABLET_NOT_FOUND
 

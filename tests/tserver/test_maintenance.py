@@ -13,7 +13,9 @@ import structlog
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import TabletId
 from kudu_py.common.row_batch import RowOperation
+from kudu_py.tablet import quarantine
 from kudu_py.tablet.compaction import CompactionOptions
+from kudu_py.tablet.quarantine import QuarantineOptions
 from kudu_py.tablet.tablet import TabletOptions
 from kudu_py.tablet.tablet_replica import ReplicaState
 from kudu_py.testing.replica_group import TESTING_OPTIONS, batch_of, request_of
@@ -152,5 +154,25 @@ def test_files_that_pile_up_are_compacted(simulate: Simulate, serving: Any):
             assert server.maintenance.compactions > 0
             assert len(replica.tablet.records.rowsets) < 3
             assert replica.tablet.row_count == 350
+
+    simulate(main())
+
+
+def test_what_deleted_replicas_left_is_purged_in_time(simulate: Simulate, serving: Any):
+    settings = replace(
+        TESTING_SETTINGS,
+        replica=replace(TESTING_SETTINGS.replica, quarantine=QuarantineOptions(retention_s=60.0)),
+        maintenance=MaintenanceOptions(room_s=1.0),
+    )
+
+    async def main() -> None:
+        async with serving(settings=settings) as servers:
+            tablet_id = await servers.create()
+            manager, disk = servers.servers[0].tablet_server.manager, servers.servers[0].disk
+            await manager.delete_tablet(tablet_id)
+            await asyncio.sleep(30)
+            assert len(quarantine.entries(disk, manager.context.directories)) == 1
+            await asyncio.sleep(32)
+            assert quarantine.entries(disk, manager.context.directories) == []
 
     simulate(main())
