@@ -451,6 +451,44 @@ def test_a_silence_that_a_new_master_did_not_hear_does_not_count(tell):
     tell(story)
 
 
+def test_a_replica_that_failed_is_replaced_while_its_server_lives(tell):
+    async def story(s):
+        victim = s.followers[0]
+        victim.process.manager.replica(s.tablet_id).fail(KuduError(ErrorCode.CORRUPTION, "its rows are damaged"))
+        await s.until(lambda: s.has_voters(3) and len(s.cluster.replicas(s.tablet_id)) == 3)
+        assert {replica.consensus.uuid for replica in s.cluster.replicas(s.tablet_id)} == set(s.config.voters)
+        assert s.wanted == 3
+
+    tell(story)
+
+
+def test_a_failed_replica_is_replaced_also_without_a_spare_server(tell):
+    async def story(s):
+        victim = s.followers[0]
+        victim.process.manager.replica(s.tablet_id).fail(KuduError(ErrorCode.CORRUPTION, "its rows are damaged"))
+        await s.until(lambda: s.has_voters(3) and len(s.cluster.replicas(s.tablet_id)) == 3)
+
+    tell(story, tservers=3)
+
+
+def test_another_server_is_chosen_when_the_one_that_was_copied_to_dies(tell):
+    async def story(s):
+        victim = s.followers[0]
+        spares = [ts for ts in s.cluster.tservers if s.config.member(ts.uuid) is None]
+        for spare in spares:
+            for voter in (s.leader, *s.followers):
+                s.cluster.network.cut(spare.address, voter.address)
+        await victim.crash()
+        await s.until(lambda: len(s.config.members) == 4)
+        first = next(spare for spare in spares if s.config.member(spare.uuid) is not None)
+        s.cluster.network.heal()
+        await first.crash()
+        await s.until(lambda: s.has_voters(3) and len(s.cluster.replicas(s.tablet_id)) == 3, timeout_s=200)
+        assert first.uuid not in s.config.voters
+
+    tell(story, tservers=5)
+
+
 def test_a_server_in_maintenance_is_waited_for(tell):
     async def story(s):
         victim = s.followers[0]
