@@ -149,7 +149,7 @@ class CommonOptions:
         10, "Replicas copied to this server at once; others wait.", group=_RESOURCES, minimum=1, maximum=256
     )
     tablet_copy_bytes_per_s: int = flag(
-        64 << 20,
+        32 << 20,
         "Bytes a second that all copies to this server take together; 0: as many as they can, at the cost of whoever "
         "reads and writes here and at the source.",
         group=_RESOURCES,

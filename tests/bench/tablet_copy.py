@@ -1,9 +1,9 @@
 """How fast a replica comes to another server, beside what the network layer and the disk could do in the same minutes.
 
 Three figures, each the median of rounds that take turns, so that a slow minute of the machine slows all of them: a copy
-between two daemons by StartTabletCopy, throttle off, from its turn until the replica is in place; the same number of
-bytes streamed in 1 MiB messages by a bare gRPC server in another process; the same number written and synced by one
-writer on the same file system.
+between two daemons as AddReplica begins it, throttle off, from its turn until the replica is in place; as many bytes
+streamed in 1 MiB messages by a bare gRPC server in another process; as many written and synced by one writer on the
+same file system.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import uvloop
 import kudu_py as kudu
 from kudu_py.client import aio
 from kudu_py.env.posix_disk import PosixDisk
-from kudu_py.pb import consensus_pb2, tablet_copy_pb2, tserver_admin_pb2
+from kudu_py.pb import consensus_pb2, master_pb2, tablet_copy_pb2
 from kudu_py.rpc.dialer import DialerOptions
 from kudu_py.rpc.server import RpcServerOptions
-from kudu_py.testing.admin_calls import AdminCalls
+from kudu_py.testing.admin_calls import CALL_TIMEOUT_S, AdminCalls
 from kudu_py.testing.process_cluster import Daemon, ProcessCluster
 from tests.bench.cluster import DIRECTORY, CpuMeter, fresh_cluster, metric, tablet_servers
 from tests.bench.results import ROOT, Results
@@ -51,6 +51,7 @@ async def run(results: Results, scale: float) -> None:
     flags = ["--tablet_copy_bytes_per_s=0", "--flush_threshold_secs=2"]
     copied, streamed, written = [], [], []
     with fresh_cluster("tablet_copy", flags=flags) as cluster, AdminCalls(cluster) as calls:
+        calls.wait_for_master()
         async with await aio.connect(cluster.masters) as client:
             await _filled_table(client, rows)
             tablet_id = table_tablet(cluster, calls)
@@ -60,7 +61,7 @@ async def run(results: Results, scale: float) -> None:
         size_bytes = 0
         meter = CpuMeter(cluster)
         for number in range(ROUNDS):
-            session = await _copy(calls, tablet_id, source, targets[number % len(targets)])
+            session = await _copy(calls, tablet_id, targets[number % len(targets)])
             size_bytes = session.bytes_total
             took_s = (session.ended_micros - session.started_micros) / 1e6
             copied.append(size_bytes / took_s)
@@ -157,52 +158,28 @@ def table_tablet(cluster: ProcessCluster, calls: AdminCalls) -> str:
     raise AssertionError("no server hosts a tablet")
 
 
-async def _copy(calls: AdminCalls, tablet_id: str, source: Daemon, target: Daemon) -> tablet_copy_pb2.CopySession:
-    """Copies the tablet to a server that has none of it, and removes it there afterwards."""
-    state = calls.consensus(source.name).GetConsensusState(
-        consensus_pb2.GetConsensusStateRequest(dest_uuid=source.uuid, tablet_ids=[tablet_id]), timeout=10
-    )
-    calls.consensus(target.name).StartTabletCopy(
-        consensus_pb2.StartTabletCopyRequest(
-            dest_uuid=target.uuid,
-            tablet_id=tablet_id,
-            caller_uuid=source.uuid,
-            caller_term=state.tablets[0].state.term,
-            source_uuid=source.uuid,
-            source_address=source.rpc_address,
-        ),
-        timeout=10,
+async def _copy(calls: AdminCalls, tablet_id: str, target: Daemon) -> tablet_copy_pb2.CopySession:
+    """Makes a server a member that does not vote, waits for its copy, and takes it out again."""
+    known = len(calls.copy_sessions(target.name, tablet_id))
+    calls.master().AddReplica(
+        master_pb2.AddReplicaRequest(tablet_id=tablet_id, ts_uuid=target.uuid, member_type=consensus_pb2.PRE_VOTER),
+        timeout=CALL_TIMEOUT_S,
     )
     deadline = time.monotonic() + COPY_TIMEOUT_S
     while True:
-        answer = calls.copies(target.name).ListCopySessions(
-            tablet_copy_pb2.ListCopySessionsRequest(dest_uuid=target.uuid), timeout=10
-        )
-        session = answer.sessions[0]
-        if session.ended_micros:
+        sessions = calls.copy_sessions(target.name, tablet_id)
+        if len(sessions) > known and sessions[0].ended_micros:
             break
-        assert time.monotonic() < deadline, f"the copy does not end: {session}"
+        assert time.monotonic() < deadline, f"the copy does not end: {sessions}"
         await asyncio.sleep(0.25)
+    session = sessions[0]
     assert session.state == tablet_copy_pb2.SUCCEEDED, session
-    _delete(calls, target, tablet_id)
+    assert session.bytes_resumed == 0, session
+    calls.remove_replica(tablet_id, target.name)
+    while hosts(calls, target, tablet_id):
+        assert time.monotonic() < deadline, "the replica is not deleted"
+        await asyncio.sleep(0.25)
     return session
-
-
-def _delete(calls: AdminCalls, target: Daemon, tablet_id: str) -> None:
-    """So that the next copy finds nothing here; a master that did it first is welcome to."""
-    deadline = time.monotonic() + FLUSH_TIMEOUT_S
-    while True:
-        try:
-            calls.replicas(target.name).DeleteTablet(
-                tserver_admin_pb2.DeleteTabletRequest(dest_uuid=target.uuid, tablet_id=tablet_id, reason="benchmark"),
-                timeout=30,
-            )
-        except grpc.RpcError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)  # it is still being opened
-        else:
-            return
 
 
 # What the machine could do.

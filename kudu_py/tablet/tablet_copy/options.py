@@ -32,7 +32,7 @@ class TabletCopyOptions:
 
     copies_max: int = 10
     files_max: int = 4
-    bytes_per_s: int = 64 << 20
+    bytes_per_s: int = 32 << 20
     burst_bytes: int = 8 << 20
     chunk_bytes: int = 1 << 20
     piece_bytes: int = 4 << 20
