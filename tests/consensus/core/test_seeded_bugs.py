@@ -332,3 +332,36 @@ def test_acknowledgements_of_pre_voters_that_count_are_found(monkeypatch) -> Non
 
     monkeypatch.setattr(membership, "follow_members", generous)
     finds_in_changes()
+
+
+def demote_and_crash(seed: int) -> None:
+    """One of two is demoted, and the leader crashes before, or after, its own disk has that."""
+    rig = CoreRig(seed, servers=2, options=OPTIONS, faults=RigFaults(delay_s=0.002, sync_s=0.05))
+    rig.start()
+    rig.run_until(lambda: bool(rig.leaders) and rig.leader.raft.has_committed_in_own_term)
+    rig.run(1.0)
+    leader = rig.leader
+    voters = rig.config.members
+    demoted = [m if m.uuid == leader.uuid else Member(m.uuid, MemberType.PRE_VOTER, m.address) for m in voters]
+    assert leader.change_config(RaftConfig(0, tuple(demoted))).accepted
+    rig.run(rig.rng.random() * 0.1)
+    known = leader.crash()
+    rig.run(1.0)
+    leader.start(rig.config, known)
+    rig.run_until(lambda: bool(rig.leaders) and rig.leader.raft.has_committed_in_own_term, 20.0)
+
+
+def demote_and_crash_all(seeds: int) -> None:
+    for seed in range(seeds):
+        demote_and_crash(seed)
+
+
+def test_whoever_loses_its_vote_does_not_keep_the_others_from_electing() -> None:
+    demote_and_crash_all(40)
+
+
+def test_entries_that_reach_who_loses_its_vote_are_found(monkeypatch) -> None:
+    """Dissertation section 4.2.2, figure 4.6: its log ends behind everybody's, and it is no voter by it."""
+    monkeypatch.setattr(membership, "is_held_back", lambda state, uuid: state.active_config.member(uuid) is None)
+    with pytest.raises(AssertionError, match="does not hold after 20"):
+        demote_and_crash_all(40)
