@@ -331,6 +331,12 @@ class MasterOptions(CommonOptions):
         group=_CLUSTER,
         minimum=1,
     )
+    max_copies_per_server: int = flag(
+        10,
+        "Replicas that masters have on their way to, or from, one tablet server at once.",
+        group=_CLUSTER,
+        minimum=1,
+    )
 
     auto_rebalancing_enabled: bool = flag(
         True, "Keep replicas and leaders evenly spread over the tablet servers.", group=_CLUSTER

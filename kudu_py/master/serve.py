@@ -39,6 +39,7 @@ def settings_of(options: MasterOptions) -> MasterSettings:
             heartbeat_interval_s=options.heartbeat_interval_ms / 1000,
             table_locations_ttl_s=options.table_locations_ttl_ms / 1000,
             follower_unavailable_considered_failed_s=options.follower_unavailable_considered_failed_sec,
+            copies_per_server_max=options.max_copies_per_server,
         ),
         rebalancer=RebalancerOptions(
             enabled=options.auto_rebalancing_enabled,
