@@ -120,7 +120,7 @@ async def fetch(
         fetched = await fetching.run(begun)
     except BaseException as error:
         await fetching.end(succeeded=False, error=str(error) or type(error).__name__)
-        if isinstance(error, KuduError) and error.code is ErrorCode.DISK_FULL and error.details["side"] == "target":
+        if isinstance(error, KuduError) and error.code is ErrorCode.DISK_FULL and error.details.get("side") == "target":
             await fetching.give_room_back()
         raise
     await fetching.end(succeeded=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
+from kudu_py.common.wire import op_id_from_pb
 from kudu_py.pb import tablet_copy_pb2
 from kudu_py.pb.tablet_copy_pb2_grpc import TabletCopyServiceServicer
 from kudu_py.tablet.tablet_copy.board import Copy, CopyProgressBoard
-from kudu_py.tablet.tablet_copy.source import CopySessions, committed_of, tablet_id_of
+from kudu_py.tablet.tablet_copy.source import CopySessions
 
 
 class CopiesToHere(Protocol):
@@ -30,7 +31,9 @@ class TabletCopyServicer(TabletCopyServiceServicer):
         self, request: tablet_copy_pb2.BeginCopySessionRequest, context: Any
     ) -> tablet_copy_pb2.BeginCopySessionResponse:
         return await self._sessions.begin(
-            tablet_id_of(request), target_uuid=request.requestor_uuid, committed=committed_of(request)
+            request.tablet_id,
+            target_uuid=request.requestor_uuid,
+            committed=op_id_from_pb(request.committed_op_id),  # left out: nothing
         )
 
     def FetchData(

@@ -31,9 +31,8 @@ import structlog
 import xxhash
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
-from kudu_py.common.ids import ServerId, TabletId, require_id
+from kudu_py.common.ids import ServerId, require_id
 from kudu_py.common.opid import OpId
-from kudu_py.common.wire import op_id_from_pb
 from kudu_py.consensus.codec import config_to_pb
 from kudu_py.env.deadline import DeadlineTimer
 from kudu_py.env.disk import Disk
@@ -142,7 +141,7 @@ class CopySessions:
         target = ServerId(require_id(target_uuid, "requestor_uuid"))
         if target == self._context.uuid:
             raise KuduError(ErrorCode.INVALID_ARGUMENT, f"server {target} cannot copy a replica from itself")
-        replica = self._hosted.replica(tablet_id)
+        replica = self._hosted.replica(require_id(tablet_id, "tablet_id"))
         self._require_holds(replica, committed)
         session = self._known(replica, target, committed)
         if session is None:
@@ -511,13 +510,3 @@ def _gone(replica: TabletReplica) -> KuduError:
         f"the replica of tablet {replica.tablet_id} was stopped while a copy of it was begun",
         verdict=Verdict.TRY_LATER,
     )
-
-
-def committed_of(request: tablet_copy_pb2.BeginCopySessionRequest) -> OpId:
-    """What the source must hold; nothing if the caller did not say."""
-    return op_id_from_pb(request.committed_op_id)
-
-
-def tablet_id_of(request: tablet_copy_pb2.BeginCopySessionRequest) -> TabletId:
-    """The tablet to copy."""
-    return TabletId(require_id(request.tablet_id, "tablet_id"))
