@@ -35,6 +35,7 @@ from kudu_py.tablet.copy_order import (
 )
 from kudu_py.tablet.copy_target import CopyTarget, to_its_end
 from kudu_py.tablet.metadata import DataState, Superblock
+from kudu_py.tablet.quarantine import QuarantineName
 from kudu_py.tablet.replica_map import ReplicaMap
 from kudu_py.tablet.replica_remover import ReplicaRemover, change_files
 from kudu_py.tablet.room_keeper import lacks_room
@@ -145,7 +146,7 @@ class CopiesToHere:
                 fetched = await self._fetch(target, local, shown)
                 await target.begin_install()
                 shown.note_installing()
-                ready = await self._install(target, local, fetched)
+                ready = await self._install(target, fetched)
         except (KuduError, OSError, asyncio.CancelledError) as error:
             why = target.failed(error)
             bound_log.warning("copy_failed", error=str(why))
@@ -153,6 +154,7 @@ class CopiesToHere:
             await self._abandon(target)
             return
         bound_log.info("copy_installed", checkpoint=str(ready.checkpoint))
+        await self._clear(target)
         replica = self._hosted.become_replica(TabletReplica(context, ready))
         context.on_report(tablet_id)
         await self._open(replica)
@@ -250,15 +252,29 @@ class CopiesToHere:
             on_progress=shown.note_progress,
         )
 
-    async def _install(self, target: CopyTarget, local: LocalReplica, fetched: FetchedReplica) -> Superblock:
+    async def _install(self, target: CopyTarget, fetched: FetchedReplica) -> Superblock:
         """Puts what was fetched in place; nobody votes meanwhile."""
-        context, tablet_id = self._context, target.order.tablet_id
+        context, tablet_id, copying = self._context, target.order.tablet_id, target.copying
+        assert copying is not None, "the superblock says COPYING before anything is put in place"
         disk, directories = context.threads.disk, context.directories
         last = await context.threads.run(lambda: copy_install.last_op_id_fetched(disk, fetched))
-        require_nothing_forgotten(local, last, target.order.source)
+        # What lived may have taken entries until it was deleted, so not what was looked at before that.
+        require_nothing_forgotten(copying.tombstone_last_op_id, last, target.order.source)
         await self._voters.dismiss(tablet_id)
         promised = (await self._voters.load(tablet_id)).durable
         return await self._change(target, lambda: copy_install.put_in_place(disk, directories, promised, fetched))
+
+    async def _clear(self, target: CopyTarget) -> None:
+        """Removes what is left of where the files were gathered; what a crash leaves is purged in time."""
+        name, context = (
+            QuarantineName.parse(target.copying.quarantine if target.copying is not None else ""),
+            self._context,
+        )
+        assert name is not None, "files were gathered somewhere"
+        try:
+            await context.threads.run(lambda: quarantine.remove(context.threads.disk, context.directories, name))
+        except OSError as error:
+            _log.warning("quarantine_not_purged", name=str(name), error=str(error))
 
     async def _abandon(self, target: CopyTarget) -> None:
         """Back to the tombstone, if the superblock says COPYING; the next start does it for a server that stops."""

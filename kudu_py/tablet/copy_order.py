@@ -162,21 +162,24 @@ def require_obedience(order: CopyOrder, local: LocalReplica) -> None:
         )
 
 
-def require_nothing_forgotten(local: LocalReplica, fetched_last: OpId, source: ServerId) -> None:
+def require_nothing_forgotten(own_last: OpId | None, fetched_last: OpId, source: ServerId) -> None:
     """Refuses a source whose log is behind the own: entries that this server acknowledged may be missing in it.
 
     A log that ends in a later term, or in the same at the same index or further, holds every entry that was committed
     with this server's help (the rule by which votes are given, and for the same reason).
 
+    Args:
+        own_last: where the own log ended; None if nobody knows, and then the source is the leader.
+
     Raises:
         KuduError: ILLEGAL_STATE.
     """
-    if local.last_op_id is not None and fetched_last < local.last_op_id:
+    if own_last is not None and fetched_last < own_last:
         raise KuduError(
             ErrorCode.ILLEGAL_STATE,
             f"the log of {source} ends at {fetched_last}, and this server had acknowledged entries up to "
-            f"{local.last_op_id}; copy from the leader",
-            details={"last_op_id": str(local.last_op_id)},
+            f"{own_last}; copy from the leader",
+            details={"last_op_id": str(own_last)},
         )
 
 

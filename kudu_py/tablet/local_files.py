@@ -20,10 +20,10 @@ from kudu_py.env.disk import Disk, DiskThreads
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.tablet import bootstrap, copy_install, deletion, metadata, quarantine
 from kudu_py.tablet.context import ReplicaOptions
-from kudu_py.tablet.copy_order import LocalReplica, require_nothing_forgotten
+from kudu_py.tablet.copy_order import require_nothing_forgotten
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.metadata import DataState, Superblock
-from kudu_py.tablet.quarantine import QuarantineEntry
+from kudu_py.tablet.quarantine import QuarantineEntry, QuarantineName
 from kudu_py.tablet.tablet_copy.board import CopyProgress, CopyProgressBoard
 from kudu_py.tablet.tablet_copy.client import fetch
 
@@ -226,11 +226,15 @@ class LocalFiles:
                     details={"term": str(term)},
                 )
             last = copy_install.last_op_id_fetched(disk, fetched)
-            require_nothing_forgotten(LocalReplica(last_op_id=remembered.tombstone_last_op_id), last, source_uuid)
+            require_nothing_forgotten(remembered.tombstone_last_op_id, last, source_uuid)
         except BaseException:
             deletion.abandon_copy(disk, directories, copying)
             raise
-        return copy_install.put_in_place(disk, directories, self.consensus(key), fetched)
+        ready = copy_install.put_in_place(disk, directories, self.consensus(key), fetched)
+        gathered = QuarantineName.parse(copying.quarantine)
+        assert gathered is not None, "files were gathered somewhere"
+        quarantine.remove(disk, directories, gathered)
+        return ready
 
     # Inside.
 
