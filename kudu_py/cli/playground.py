@@ -30,6 +30,7 @@ from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import GrpcDialer
 
 FILE_NAME = "playground.json"
+DEFAULT_TSERVERS = 3
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 20.0
@@ -184,9 +185,18 @@ def save(directory: Path, record: PlaygroundRecord) -> None:
 
 
 def prepare(
-    directory: Path, *, master_count: int, tserver_count: int, fault_domains: int, extra_flags: Sequence[str]
+    directory: Path,
+    *,
+    master_count: int,
+    tserver_count: int | None = None,
+    fault_domains: int = 0,
+    extra_flags: Sequence[str] = (),
 ) -> PlaygroundRecord:
     """The playground of `directory`: the one that is there, or a new one with ports chosen and nothing started.
+
+    Args:
+        tserver_count: None: those that are there, or 3 in a new one.
+        fault_domains: to which the tablet servers of a new one are dealt; 0: one each.
 
     Raises:
         KuduError: INVALID_ARGUMENT if another number of daemons is asked for than the directory has; ILLEGAL_STATE if
@@ -201,6 +211,7 @@ def prepare(
                 f"the playground in {directory} is running already ({', '.join(running)}); stop it with "
                 f"`kudu-py playground stop --dir {directory}`",
             )
+        tserver_count = tserver_count or len(record.tservers)
         if (len(record.masters), len(record.tservers)) != (master_count, tserver_count):
             raise KuduError(
                 ErrorCode.INVALID_ARGUMENT,
@@ -209,6 +220,8 @@ def prepare(
                 "use those numbers or another directory",
             )
         return record
+    tserver_count = tserver_count or DEFAULT_TSERVERS
+    fault_domains = fault_domains or tserver_count
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise KuduError(

@@ -20,9 +20,11 @@ Directory = Annotated[Path, typer.Option("--dir", help="Where data, logs and pla
 def start(
     directory: Directory,
     masters: Annotated[int, typer.Option(min=1, help="Number of masters; only 1 is supported yet.")] = 1,
-    tservers: Annotated[int, typer.Option(min=1, help="Number of tablet servers.")] = 3,
+    tservers: Annotated[
+        int | None, typer.Option(min=1, help="Number of tablet servers. Default: those there are, 3 in a new one.")
+    ] = None,
     fault_domains: Annotated[
-        int, typer.Option(min=0, help="Spread the tablet servers over so many fault domains; 0: one each.")
+        int, typer.Option(min=0, help="Deal the tablet servers of a new one to so many fault domains; 0: one each.")
     ] = 0,
     detach: Annotated[bool, typer.Option(help="Return when all serve, and leave them running.")] = False,
     flag: Annotated[
@@ -36,7 +38,7 @@ def start(
         directory,
         master_count=masters,
         tserver_count=tservers,
-        fault_domains=fault_domains or tservers,
+        fault_domains=fault_domains,
         extra_flags=flag or [],
     )
     record = playground.start(directory, record, say)

@@ -101,3 +101,13 @@ def test_one_more_tablet_server_is_like_the_others(tmp_path):
 def test_one_more_tablet_server_may_fail_with_another(tmp_path):
     grown = playground.grown(tmp_path / "play", prepared(tmp_path / "play"), fault_domain="playground-1")
     assert domains(grown)[3] == "playground-1"
+
+
+def test_a_playground_that_has_grown_is_started_as_it_is_unless_another_number_is_asked_for(tmp_path):
+    directory = tmp_path / "play"
+    grown = playground.grown(directory, playground.prepare(directory, master_count=1))
+    playground.save(directory, grown)
+
+    assert playground.prepare(directory, master_count=1) == grown
+    with pytest.raises(KuduError, match="has 1 master and 4 tablet servers, not 1 and 3"):
+        playground.prepare(directory, master_count=1, tserver_count=3)
