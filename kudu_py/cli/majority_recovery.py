@@ -48,6 +48,8 @@ LEADER_TIMEOUT_S: Final = 30.0
 POLL_INTERVAL_S: Final = 0.5
 MASTERS_PATIENCE_S: Final = 20.0
 """How long the masters may take to begin with adding a replica before they are asked to."""
+STANDSTILL_S: Final = 60.0
+"""A tablet is not waited for any more if no tablet is being copied for so long."""
 AT_ONCE: Final = 8
 """Tablets brought back at once."""
 
@@ -275,11 +277,12 @@ async def bring_back(masters: Masters, found: Sequence[Loss], *, caller_id: str)
 
     async def one(loss: Loss) -> Outcome:
         async with turns:
-            outcome = await _bring_back_one(masters, loss, caller_id)
+            outcome = await _bring_back_one(masters, loss, caller_id, copied)
         done.append(outcome)
         return outcome
 
-    ticker = asyncio.create_task(_show_progress(masters, found, done), name="progress of a recovery")
+    copied: set[str] = set()
+    ticker = asyncio.create_task(_show_progress(masters, found, done, copied), name="progress of a recovery")
     try:
         return list(await asyncio.gather(*[one(loss) for loss in found]))
     finally:
@@ -287,7 +290,7 @@ async def bring_back(masters: Masters, found: Sequence[Loss], *, caller_id: str)
         await asyncio.gather(ticker, return_exceptions=True)
 
 
-async def _bring_back_one(masters: Masters, loss: Loss, caller_id: str) -> Outcome:
+async def _bring_back_one(masters: Masters, loss: Loss, caller_id: str, copied: set[str]) -> Outcome:
     survivor, wanted = loss.survivor, loss.tablet.wanted_voters
     try:
         await unsafe_change_config(
@@ -301,7 +304,7 @@ async def _bring_back_one(masters: Masters, loss: Loss, caller_id: str) -> Outco
         await _await_leader(masters.dialer, loss)
     except KuduError as error:
         return Outcome(loss, 0, wanted, error.message)
-    return await _grow(masters, loss, wanted)
+    return await _grow(masters, loss, wanted, copied)
 
 
 async def _await_leader(dialer: Dialer, loss: Loss) -> None:
@@ -331,11 +334,12 @@ async def _await_leader(dialer: Dialer, loss: Loss) -> None:
         await asyncio.sleep(POLL_INTERVAL_S / 2)
 
 
-async def _grow(masters: Masters, loss: Loss, wanted: int) -> Outcome:
+async def _grow(masters: Masters, loss: Loss, wanted: int, copied: set[str]) -> Outcome:
     """Watches until the tablet has its voters; asks the masters for one if they do not begin by themselves."""
     loop = asyncio.get_running_loop()
     tablet_id = loss.tablet.tablet_id
     seen_index, since = 0, loop.time()
+    standstill = Standstill(loop.time())
     voters = len(loss.kept)
     while True:
         state = await leader_state(masters, tablet_id)
@@ -348,18 +352,33 @@ async def _grow(masters: Masters, loss: Loss, wanted: int) -> Outcome:
             goal = goal_of(wanted, config, servers)
             if voters >= goal:
                 missing = wanted - voters
-                why = (
-                    f"{counted(missing, 'voter')} short: start more tablet servers, and the masters do the rest"
-                    if missing > 0
-                    else ""
-                )
-                return Outcome(loss, voters, wanted, why)
+                why = f"{counted(missing, 'voter')} short: start more tablet servers, and the masters do the rest"
+                return Outcome(loss, voters, wanted, why if missing > 0 else "")
             if len(counting(config)) < goal and loop.time() - since > MASTERS_PATIENCE_S:
                 error = await _add(masters, tablet_id, config, servers)
                 if error:
                     return Outcome(loss, voters, wanted, error)
                 since = loop.time()
+        if standstill.lasts_s(voters, loop.time(), is_copying=bool(copied)) > STANDSTILL_S:
+            why = f"nothing was copied for {duration_text(STANDSTILL_S)}: the log of its leader says why"
+            return Outcome(loss, voters, wanted, why)
         await asyncio.sleep(POLL_INTERVAL_S)
+
+
+class Standstill:
+    """For how long a tablet has not come nearer to its voters, while no tablet was being copied: then its turn would
+    come."""
+
+    def __init__(self, now: float) -> None:
+        self._voters = 0
+        self._since = now
+
+    def lasts_s(self, voters: int, now: float, *, is_copying: bool) -> float:
+        """How long it has lasted, with what is seen at `now`."""
+        if voters > self._voters or is_copying:
+            self._since = now
+        self._voters = max(voters, self._voters)
+        return now - self._since
 
 
 async def _add(masters: Masters, tablet_id: str, config: RaftConfig, servers: Sequence[ServerSeen]) -> str:
@@ -409,8 +428,10 @@ def _may_take_one(server: ServerSeen) -> bool:
     )
 
 
-async def _show_progress(masters: Masters, found: Sequence[Loss], done: Sequence[Outcome]) -> None:
-    """Shows how far the recovery is; ends when cancelled."""
+async def _show_progress(
+    masters: Masters, found: Sequence[Loss], done: Sequence[Outcome], now_copied: set[str]
+) -> None:
+    """Shows how far the recovery is, and fills in what is copied; ends when cancelled."""
     tablet_ids = {loss.tablet.tablet_id for loss in found}
     loop = asyncio.get_running_loop()
     with ProgressLine() as line:
@@ -421,6 +442,8 @@ async def _show_progress(masters: Masters, found: Sequence[Loss], done: Sequence
             except KuduError:
                 sessions = []  # progress is worth no failure
             copied = [session for session in sessions if session.tablet_id in tablet_ids and session.state in GOING_ON]
+            now_copied.clear()
+            now_copied.update(session.tablet_id for session in copied)
             line.show(
                 Progress(
                     "bringing tablets back",

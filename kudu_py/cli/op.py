@@ -13,7 +13,7 @@ from kudu_py.cli.arguments import FormatOption, MastersArgument, ReportFormat, s
 from kudu_py.cli.console import command_name, make_console, plain_table, say
 from kudu_py.cli.ksck import CALL_TIMEOUT_S
 from kudu_py.cli.masters import UUID_PREFIX_MIN, Masters, run_with_masters
-from kudu_py.cli.progress import Progress, ProgressLine
+from kudu_py.cli.progress import ID_CHARACTERS, Progress, ProgressLine
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import is_id
 from kudu_py.pb import master_pb2
@@ -202,10 +202,10 @@ def state_text(operation: master_pb2.Operation) -> str:
 
 
 def what_text(operation: master_pb2.Operation) -> str:
-    """What was asked for."""
+    """What was asked for; servers by the first characters of their uuids, which commands take."""
     match operation.kind:
         case master_pb2.MOVE_REPLICA:
-            way = f"from {operation.from_ts_uuid} to {operation.to_ts_uuid}"
+            way = f"from {operation.from_ts_uuid[:ID_CHARACTERS]} to {operation.to_ts_uuid[:ID_CHARACTERS]}"
             return f"move a replica of tablet {operation.tablet_id} {way}"
         case master_pb2.CHANGE_VOTING_REPLICA_COUNT:
             of = f"tablet {operation.tablet_id}" if operation.tablet_id else f"table {operation.table_name}"

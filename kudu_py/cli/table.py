@@ -161,10 +161,18 @@ def describe(masters: MastersArgument, table: Name, format_: FormatOption = Repo
     partition_schema = wire.partition_schema_from_pb(opened.partition_schema)
     for tablet in locations.tablet_locations:
         leaders = [r.rpc_address for r in tablet.replicas if r.role == consensus_pb2.LEADER]
-        others = [r.rpc_address for r in tablet.replicas if r.role != consensus_pb2.LEADER]
+        others = [follower_text(r) for r in tablet.replicas if r.role != consensus_pb2.LEADER]
         partition = describe_partition(schema, partition_schema, wire.partition_from_pb(tablet.partition))
-        rows.append((tablet.tablet_id, partition, ", ".join(leaders) or "none", ", ".join(others)))
-    console.print(plain_table(("TABLET", "PARTITION", "LEADER", "FOLLOWERS"), rows))
+        config_index = str(tablet.config_index)
+        rows.append((tablet.tablet_id, partition, config_index, ", ".join(leaders) or "none", ", ".join(others)))
+    titles = ("TABLET", "PARTITION", "CONFIG", "LEADER", "FOLLOWERS")
+    console.print(plain_table(titles, rows, numbers=("CONFIG",)))
+
+
+def follower_text(replica: master_pb2.ReplicaLocation) -> str:
+    """Where a replica is that does not lead, and that it is not counted, if so."""
+    is_counted = replica.member_type == consensus_pb2.VOTER
+    return replica.rpc_address if is_counted else f"{replica.rpc_address} (pre-voter)"
 
 
 def type_text(column: ColumnSchema) -> str:

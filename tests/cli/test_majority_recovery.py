@@ -10,6 +10,7 @@ from kudu_py.cli.majority_loss import Loss, Standing, TabletSeen
 from kudu_py.cli.majority_recovery import (
     Outcome,
     ServerAnswer,
+    Standstill,
     choose_server,
     counting,
     goal_of,
@@ -168,6 +169,17 @@ def test_no_more_voters_are_waited_for_than_there_are_servers():
     assert goal_of(3, config, [server(A), server(B)]) == 2
     assert goal_of(3, config, [server(A), server(B), server(C), server(D)]) == 3
     assert counting(config) == [A, B]
+
+
+def test_a_standstill_is_ended_by_a_voter_or_a_copy_and_by_nothing_else():
+    standstill = Standstill(0.0)
+
+    assert standstill.lasts_s(1, 5.0, is_copying=False) == 0.0
+    assert standstill.lasts_s(1, 15.0, is_copying=False) == 10.0
+    assert standstill.lasts_s(1, 20.0, is_copying=True) == 0.0
+    assert standstill.lasts_s(0, 40.0, is_copying=False) == 20.0
+    assert standstill.lasts_s(1, 50.0, is_copying=False) == 30.0
+    assert standstill.lasts_s(2, 60.0, is_copying=False) == 0.0
 
 
 def test_the_report_tells_what_came_back_and_what_did_not():

@@ -30,7 +30,7 @@ MOVE = Operation(
 
 
 def test_an_operation_says_what_was_asked_for():
-    assert what_text(MOVE) == f"move a replica of tablet {'a' * 32} from {'b' * 32} to {'c' * 32}"
+    assert what_text(MOVE) == f"move a replica of tablet {'a' * 32} from bbbbbbbb to cccccccc"
     count = Operation(kind=CHANGE_VOTING_REPLICA_COUNT, count=5)
     count.table_name = "metrics"
     assert what_text(count) == "5 voters for table metrics"
