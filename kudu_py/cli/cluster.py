@@ -125,7 +125,7 @@ def _say_losses(tablets: list[TabletSeen], found: list[Loss]) -> None:
     """Before anything is asked: to standard error, for standard output is for what was done."""
     whole = counted(len(tablets), "tablet")
     if not found:
-        say(f"no majority is lost: each of {whole} has one, or none was asked for")
+        say(f"no majority is lost: each of {whole} can elect a leader" if tablets else "there is no tablet to look at")
         return
     say(f"{len(found)} of {whole} cannot elect a leader:")
     now = now_micros()
