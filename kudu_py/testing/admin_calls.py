@@ -59,18 +59,18 @@ class AdminCalls:
         """Creation and deletion of replicas at a server."""
         return tserver_admin_pb2_grpc.TabletServerAdminServiceStub(self._channel(server))
 
-    def wait_for_master(self) -> None:
-        """Returns when the master has read its catalog, and serves it."""
-        request = master_pb2.ListOperationsRequest()
+    def wait_for_master(self, live_servers: int) -> None:
+        """Returns when the master serves its catalog, and has heard of so many tablet servers."""
+        request = master_pb2.ListTabletServersRequest()
 
         def serves() -> bool:
             try:
-                self.master().ListOperations(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)
+                answer = self.master().ListTabletServers(request, timeout=CALL_TIMEOUT_S, wait_for_ready=True)
             except grpc.RpcError:
                 return False
-            return True
+            return sum(server.state == master_pb2.LIVE for server in answer.servers) >= live_servers
 
-        wait_until(serves, "the master to serve its catalog")
+        wait_until(serves, f"the master to serve its catalog and to know {live_servers} tablet servers")
 
     # What is.
 

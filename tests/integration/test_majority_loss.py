@@ -13,12 +13,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 # Servers are dead after seconds. Nobody is replaced while one replica is stopped to fall behind.
 CONFIG = """
+heartbeat_interval_ms = 200
 follower_unavailable_considered_failed_sec = 15
 [master]
 tserver_unresponsive_timeout_ms = 2000
 auto_rebalancing_enabled = false
-[tserver]
-heartbeat_interval_ms = 200
 """
 
 

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 # Nothing moves but what is asked for. Rows are flushed early, so that there are several files to fetch, and fetched
 # slowly, so that a copy is still under way when its source dies.
 CONFIG = """
+heartbeat_interval_ms = 200
 log_level = "debug"
 flush_threshold_mb = 1
 log_segment_size_mb = 1
@@ -24,8 +25,7 @@ log_retain_mb = 1
 [master]
 auto_rebalancing_enabled = false
 [tserver]
-heartbeat_interval_ms = 200
-tablet_copy_bytes_per_s = 4000000
+tablet_copy_bytes_per_s = 8000000
 """
 ROWS = 40_000
 ROWS_OF_A_LONG_COPY = 160_000
@@ -223,13 +223,14 @@ def test_a_move_goes_on_over_kills_of_the_master_at_each_of_its_steps(cluster, c
     voters = admin.voters(tablet) - {source} | {target}
     cluster.kill("master-1")
     since = kill_at(cluster, "master-1", MASTER_STAGES[0])
-    admin.wait_for_master()
+    admin.wait_for_master(len(servers(cluster)))
+    wait_until(lambda: admin.leader(tablet), "the master to hear of a leader")
     with WriteWorkload(cluster.masters, "moved", pause_s=0.1) as workload:
         move = master_pb2.MoveReplicaRequest(tablet_id=tablet, from_ts_uuid=source, to_ts_uuid=target)
         asked = admin.master().MoveReplica.future(move, timeout=20.0)
         kill_at_each(cluster, "master-1", MASTER_STAGES, since)
         assert asked.exception() is not None  # the first master died before it answered
-        admin.wait_for_master()
+        admin.wait_for_master(len(servers(cluster)))
         listed = master_pb2.ListOperationsRequest(include_ended=True)
         (operation,) = admin.master().ListOperations(listed, timeout=10.0).operations
         ended = admin.wait_for_operation(operation.operation_id)

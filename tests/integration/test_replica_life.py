@@ -23,12 +23,11 @@ SCRIPT = ROOT / "deploy" / "examples" / "replica_life.sh"
 
 # A lost server is given up after seconds; nothing is moved for the sake of balance, so that what moves was asked for.
 CONFIG = """
+heartbeat_interval_ms = 200
 follower_unavailable_considered_failed_sec = 3
 [master]
 tserver_unresponsive_timeout_ms = 2000
 auto_rebalancing_enabled = false
-[tserver]
-heartbeat_interval_ms = 200
 """
 WINDOW_S = 10.0
 BASELINE_S = 6.0

@@ -9,7 +9,7 @@ from kudu_py.testing.workload import WriteWorkload, make_table
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
-SLOW_ELECTIONS = "raft_heartbeat_interval_ms = 800"
+SLOW_ELECTIONS = "raft_heartbeat_interval_ms = 600"
 """Time enough to delete a replica before anybody misses the leader."""
 
 
