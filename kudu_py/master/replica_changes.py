@@ -12,7 +12,8 @@ One call, in this order, and why:
    remove itself), one that has been replaced, and an answer that was lost all lead back to step 2: the next look shows
    what has become of it.
 5. It stores the config it was answered, as a report would.
-6. If the change is refused in the end, the wanted number of step 3 is put back.
+6. If the change is refused in the end, the wanted number of step 3 is put back. If its outcome is unknown when the
+   caller's time is over, it is found out afterwards.
 
 The caller's going away ends nothing: the change goes on within its bound of time, so that step 6 is reached.
 """
@@ -56,6 +57,9 @@ _PENDING_PATIENCE_S = 2.0
 _PAUSE_S = 0.05
 _PAUSE_MAX_S = 1.0
 _CALL_TIMEOUT_S = 10.0
+_FIND_OUT_S = 60.0
+_FIND_OUT_PAUSE = 16
+"""The longest pause there is: whoever asked is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +297,32 @@ class ReplicaChanges:
             try:
                 return await self._carry_out(tablet_id, wanted, expected_config_index, deadline_s, intent)
             except KuduError as error:
-                # What may yet take effect keeps its intent: the policy will see what has become of it.
-                if intent.set_to is not None and error.verdict is not Verdict.UNKNOWN:
+                if intent.set_to is not None and error.verdict is Verdict.UNKNOWN:
+                    self._spawn(self._find_out(tablet_id, wanted, intent.set_to, before))
+                elif intent.set_to is not None:
                     await self._restore(tablet_id, intent.set_to, before)
                 raise
+
+    async def _find_out(self, tablet_id: TabletId, wanted: _Wanted, set_to: int, before: int) -> None:
+        """After the caller was told that the outcome is unknown: keeps the wanted number or puts it back.
+
+        A change that is not committed in time is undone by its leader, seconds later.
+        """
+        async with self._turns.turn(tablet_id):
+            deadline_s = self._clock.monotonic() + _FIND_OUT_S
+            while self._left_s(deadline_s) > 0:
+                await self._pause(_FIND_OUT_PAUSE, deadline_s)
+                tablet = self._committer.require_reign().state.tablet(tablet_id)
+                try:
+                    view = await self._leaders.find(tablet, timeout_s=self._left_s(deadline_s))
+                except KuduError:
+                    continue
+                if wanted.is_reached(view.committed):
+                    await self._reached(tablet_id, wanted, view.committed)
+                    return
+                if view.pending is None:
+                    await self._restore(tablet_id, set_to, before)
+                    return
 
     async def _carry_out(
         self,
@@ -469,10 +495,13 @@ class ReplicaChanges:
 
     async def _owned(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs work that goes on if the caller is cancelled."""
+        return await asyncio.shield(self._spawn(work))
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work, name="replica change")
         self._tasks.add(task)
         task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        return task
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -216,16 +216,30 @@ def test_a_config_that_changed_in_between_is_looked_at_again_unless_one_was_expe
     tell(story)
 
 
-def test_the_wanted_number_is_put_back_after_a_refusal_and_kept_after_an_unknown_outcome(tell):
+def test_the_wanted_number_is_put_back_after_a_refusal(tell):
     async def story(rig):
         rig.group.answers = [(KuduError(ErrorCode.OPERATION_ABORTED, "undone"), False)]
         await refused(rig.add(), ErrorCode.OPERATION_ABORTED)
         assert rig.tablet.wanted_voters == 0
+
+    tell(story)
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_an_outcome_that_is_unknown_to_the_caller_is_found_out_after(tell, takes_effect):
+    async def story(rig):
         lost = KuduError(ErrorCode.UNAVAILABLE, "cut off", verdict=Verdict.UNKNOWN)
         rig.group.answers = [(lost, False)] * 100
         error = await refused(rig.add(timeout_s=1.0), ErrorCode.TIMED_OUT)
         assert error.verdict is Verdict.UNKNOWN
+        before, member = rig.group.config, Member(server(4), MemberType.PRE_VOTER, "host4:7050", promote=True)
+        rig.group.pending = RaftConfig(6, (*before.members, member))
+        await asyncio.sleep(15)
         assert rig.tablet.wanted_voters == 4, "it may yet take effect"
+        rig.group.config = rig.group.pending if takes_effect else replace(before, config_index=7)
+        rig.group.pending = None
+        await asyncio.sleep(3)
+        assert rig.tablet.wanted_voters == (4 if takes_effect else 0)
 
     tell(story)
 
