@@ -25,19 +25,22 @@ def test_an_empty_fourth_server_is_filled_while_rows_come_in(tmp_path):
     with ProcessCluster(tmp_path / "playground", config=CONFIG) as cluster, kudu.connect(cluster.masters) as client:
         make_table(client, "metrics", buckets=4)
         with AdminCalls(cluster) as admin:
+
+            def operations(*, include_ended: bool) -> list[master_pb2.Operation]:
+                request = master_pb2.ListOperationsRequest(include_ended=include_ended)
+                return list(admin.master().ListOperations(request).operations)
+
+            def is_even() -> bool:
+                told = admin.master().GetBalance(master_pb2.GetBalanceRequest())
+                shares = [(each.replicas, each.leaders) for each in told.servers]
+                is_quiet = not told.holds and not told.steps and not operations(include_ended=False)
+                return shares == [(3, 1)] * 4 and is_quiet
+
             with WriteWorkload(cluster.masters, "metrics") as workload:
                 run_command("playground", "add_tserver", "--dir", str(cluster.directory))
-
-                def is_even() -> bool:
-                    told = admin.master().GetBalance(master_pb2.GetBalanceRequest())
-                    shares = [(each.replicas, each.leaders) for each in told.servers]
-                    return shares == [(3, 1)] * 4 and not told.holds and not told.steps
-
                 wait_until(is_even, "replicas and leaders to be even", 60.0)
-            assert not workload.errors
-            operations = admin.master().ListOperations(master_pb2.ListOperationsRequest(include_ended=True)).operations
-            assert [(each.kind, each.state) for each in operations] == [
-                (master_pb2.MOVE_REPLICA, master_pb2.Operation.DONE)
-            ] * 3
+            assert workload.errors == []
+            moves = [(each.kind, each.state) for each in operations(include_ended=True)]
+            assert moves == [(master_pb2.MOVE_REPLICA, master_pb2.Operation.DONE)] * 3
         assert cluster.wait_healthy()["notes"] == []
         workload.check(client)
