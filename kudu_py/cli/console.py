@@ -11,13 +11,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+CLEAR_LINE = "\r\x1b[2K"
+"""What makes a terminal forget the line it is on."""
+
 _PIPED_WIDTH = 100_000
 """Nothing is cut off or wrapped for a program that reads our output."""
 
 
 def say(text: str) -> None:
-    """One line of progress or advice, on standard error: standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
+    """One line of progress or advice, on standard error: standard output is for results.
+
+    On a terminal it takes the place of a line of progress that is being rewritten there.
+    """
+    print(f"{CLEAR_LINE}{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
 def make_console() -> Console:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, TextIO
 
 from kudu_py.cli.amounts import bytes_text, duration_text, time_left_s
+from kudu_py.cli.console import CLEAR_LINE
 
-_CLEAR_LINE: Final = "\r\x1b[2K"
 ID_CHARACTERS: Final = 8
 """What is shown of an id where there is no room for all of it; commands take it for the whole."""
 DOING_CHARACTERS_MIN: Final = 20
@@ -97,7 +97,7 @@ class ProgressLine:
     def show(self, progress: Progress, now: float) -> None:
         """`progress` is how it stands at `now`, in seconds of any clock that does not go back."""
         if self._is_terminal:
-            self._stream.write(_CLEAR_LINE + progress.fitted(shutil.get_terminal_size().columns - 1))
+            self._stream.write(CLEAR_LINE + progress.fitted(shutil.get_terminal_size().columns - 1))
             self._stream.flush()
             self._is_open = True
             return
