@@ -21,8 +21,8 @@ from kudu_py.cli.arguments import (
 )
 from kudu_py.cli.console import command_name, make_console, plain_table, say
 from kudu_py.cli.ksck import CALL_TIMEOUT_S
-from kudu_py.cli.majority_loss import Loss, Standing, TabletSeen, by_log, loss_lines
-from kudu_py.cli.majority_recovery import look_at
+from kudu_py.cli.majority_loss import Loss, Standing, TabletSeen, by_log, can_elect, loss_lines
+from kudu_py.cli.majority_recovery import look_at, still_as_seen
 from kudu_py.cli.masters import Masters, match_server, run_with_masters
 from kudu_py.cli.membership import config_json, config_text, wait_for_member
 from kudu_py.cli.unsafe_config import NO_WAY_BACK, caller_id, confirm, now_micros, unsafe_change_config
@@ -336,6 +336,8 @@ def unsafe_replace_config(
         say(line)
     kept = counted(len(loss.kept), "member")
     confirm(f"Make these {kept} the only ones of tablet {tablet}?", yes=yes)
+    if not still_as_seen([loss], [run_with_masters(addresses, find)]):
+        raise KuduError(ErrorCode.ILLEGAL_STATE, f"nothing was done: tablet {tablet} changed meanwhile; look again")
 
     async def body(masters: Masters) -> RaftConfig:
         return await unsafe_change_config(
@@ -354,9 +356,15 @@ def keep_only(tablet: TabletSeen, uuids: list[str]) -> Loss:
     """The loss of all members but these.
 
     Raises:
-        KuduError: NOT_FOUND, ILLEGAL_STATE or INVALID_ARGUMENT that names the one that cannot stay, or what there is
-            without a loss.
+        KuduError: ILLEGAL_STATE if the tablet can elect a leader, which a rewritten config would not stop: two groups
+            would come of one. NOT_FOUND or ILLEGAL_STATE that names the one that cannot stay.
     """
+    if can_elect(tablet.voters):
+        raise KuduError(
+            ErrorCode.ILLEGAL_STATE,
+            f"tablet {tablet.tablet_id} has a majority that can elect a leader; `tablet remove_replica` gives up a "
+            "member of such a tablet, and loses nothing",
+        )
     for uuid in uuids:
         replica = tablet.replica(uuid)
         if replica is None:
@@ -367,10 +375,7 @@ def keep_only(tablet: TabletSeen, uuids: list[str]) -> Loss:
         if not replica.is_voter or replica.standing is not Standing.RUNS:
             why = replica.why or "is a PRE_VOTER"
             raise KuduError(ErrorCode.ILLEGAL_STATE, f"{uuid} cannot stay: it {why}")
-    kept = by_log([replica for replica in tablet.voters if replica.uuid in uuids])
-    if len(kept) == len(tablet.voters):
-        raise KuduError(ErrorCode.INVALID_ARGUMENT, "all voters of the tablet would stay; there is nothing to give up")
-    return Loss(tablet, tuple(kept))
+    return Loss(tablet, tuple(by_log([replica for replica in tablet.voters if replica.uuid in uuids])))
 
 
 def _print_config(tablet_id: str, config: RaftConfig, format_: ReportFormat) -> None:

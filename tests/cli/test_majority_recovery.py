@@ -195,7 +195,7 @@ def test_the_report_tells_what_came_back_and_what_did_not():
     assert recovery_json([loss.tablet], [loss], [short])["losses"][0]["outcome"]["voters"] == 2
 
 
-def test_only_voters_that_run_may_stay_and_something_must_be_given_up():
+def test_only_voters_that_run_may_stay():
     tablet = lost_tablet()
 
     assert [replica.uuid for replica in keep_only(tablet, [A]).kept] == [A]
@@ -203,6 +203,13 @@ def test_only_voters_that_run_may_stay_and_something_must_be_given_up():
         with pytest.raises(KuduError) as refused:
             keep_only(tablet, [uuid])
         assert refused.value.code is code
-    whole = TabletSeen(TABLET, "t", 7, tablet.replicas[:1], 1)
-    with pytest.raises(KuduError, match="nothing to give up"):
-        keep_only(whole, [A])
+
+
+def test_a_tablet_that_can_elect_a_leader_is_never_split():
+    running = tuple(replace(lost_tablet().replicas[0], uuid=uuid) for uuid in (A, B))
+    tablet = TabletSeen(TABLET, "t", 7, (*running, lost_tablet().replicas[2]), 3)
+
+    with pytest.raises(KuduError, match="has a majority") as refused:
+        keep_only(tablet, [A])
+
+    assert refused.value.code is ErrorCode.ILLEGAL_STATE

@@ -154,8 +154,8 @@ def test_the_files_of_a_stopped_server_are_looked_at_and_changed(cluster, tablet
 def test_nothing_is_recovered_where_nothing_is_lost(cluster, tablet):
     done = kudu("cluster", "recover_majority_loss", cluster.masters, "--table", tablet["table"], "--format", "json")
     assert json.loads(done.stdout) == {"tablets_checked": 1, "losses": []}
-    refused = kudu("tablet", "unsafe_replace_config", cluster.masters, tablet["id"], tablet["leader"], status=2)
-    assert "may be lost for good" in refused.stderr
+    give_up = ("tablet", "unsafe_replace_config", cluster.masters, tablet["id"], tablet["leader"], "--yes")
+    assert "has a majority" in kudu(*give_up, status=1).stderr
     assert describe(cluster, tablet["table"])["config_index"] == tablet["config_index"]
 
 

@@ -20,7 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 GRPCURL = ROOT / "build" / "bin" / "grpcurl"
 NOBODY = "f" * 32
 
-COMMON = {"kudu.consensus.v1.ConsensusService", "kudu.server.v1.GenericService", "grpc.health.v1.Health"}
+COMMON = {
+    "kudu.consensus.v1.ConsensusService",
+    "kudu.tabletcopy.v1.TabletCopyService",
+    "kudu.server.v1.GenericService",
+    "grpc.health.v1.Health",
+}
 SERVICES = {
     "master-1": COMMON | {"kudu.master.v1.MasterService"},
     "tserver-1": COMMON | {"kudu.tserver.v1.TabletServerService", "kudu.tserver.v1.TabletServerAdminService"},
