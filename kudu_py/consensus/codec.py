@@ -13,6 +13,7 @@ from kudu_py.common.wire import op_id_to_pb as op_id_to_pb
 from kudu_py.consensus.core.model import ConfigChange, EntryKind, LogEntry, Member, MemberType, RaftConfig, Role
 from kudu_py.consensus.entry import Entry
 from kudu_py.pb import consensus_pb2
+from kudu_py.rpc.address import parse_address
 
 _KIND_TO_PB = {
     EntryKind.NO_OP: consensus_pb2.NO_OP,
@@ -99,6 +100,8 @@ def config_change_from_pb(request: consensus_pb2.ChangeConfigRequest) -> tuple[C
         )
     server = request.server
     uuid = ServerId(require_id(server.uuid, "server.uuid"))
+    if server.address:
+        parse_address(server.address, what="ChangeConfig: server.address")
     member_type, promote = _MEMBER_TYPE_FROM_PB.get(server.member_type), server.promote
     if server.member_type == consensus_pb2.UNKNOWN_MEMBER_TYPE and change is not ConfigChange.CHANGE_ROLE:
         member_type, promote = MemberType.PRE_VOTER, True

@@ -102,10 +102,15 @@ class PeerLinks:
         self._links: dict[str, PeerLink] = {}
 
     def link(self, address: str) -> PeerLink:
-        """The link to the server at `address`; made when first asked for."""
+        """The link to the server at `address`; made when first asked for. One that fails every call if the address
+        cannot be dialled: a config may hold anything, and a group must survive what it committed.
+        """
         link = self._links.get(address)
         if link is None:
-            stub = self.stub(address)
+            try:
+                stub = self.stub(address)
+            except KuduError as error:
+                return NoLink(error)
             if self._options.transport is Transport.STREAM:
                 link = StreamLink(stub, address, self._clock, self._options)
             else:
@@ -114,7 +119,11 @@ class PeerLinks:
         return link
 
     def stub(self, address: str) -> ConsensusServiceAsyncStub:
-        """For the rare calls: votes, elections."""
+        """For the rare calls: votes, elections.
+
+        Raises:
+            KuduError: the address cannot be dialled.
+        """
         return ConsensusServiceStub(self._dialer.channel(address))
 
     async def close(self) -> None:
@@ -132,6 +141,19 @@ class _Stream(Protocol):
     def __aiter__(self) -> AsyncIterator[consensus_pb2.UpdateConsensusStreamResponse]: ...
 
     def cancel(self) -> bool: ...
+
+
+class NoLink:
+    """The way to an address that cannot be dialled."""
+
+    def __init__(self, error: KuduError) -> None:
+        self._error = error
+
+    def send(self, update: UpdateCall) -> None:
+        update.answered(self._error)
+
+    async def close(self) -> None:
+        return
 
 
 class UnaryLink:

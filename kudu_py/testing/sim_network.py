@@ -25,6 +25,7 @@ import grpc.aio
 from prometheus_client import CollectorRegistry
 
 from kudu_py.common.ids import ServerId
+from kudu_py.rpc.address import parse_address
 from kudu_py.rpc.calls import AddToServer, Wrapping
 
 _NO_METADATA = grpc.aio.Metadata()
@@ -165,7 +166,8 @@ class SimDialer:
         self._network, self._origin = network, origin
 
     def channel(self, address: str) -> grpc.aio.Channel:
-        """A double that generated stubs take for a channel."""
+        """A double that generated stubs take for a channel; as particular about addresses as the real one."""
+        parse_address(address)
         return cast("grpc.aio.Channel", SimChannel(self._network, self._origin, address))
 
     def permit(self, address: str) -> AbstractAsyncContextManager[None]:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.common.ids import ServerId
 from kudu_py.consensus.core.model import ConfigChange, Member, MemberType, RaftConfig, RaftOptions, Role
 from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.testing.consensus_group import SimGroup, group_config
@@ -274,6 +275,24 @@ def test_one_that_does_not_know_that_it_was_committed_follows(simulate):
         await group.wait_until(lambda: behind.raft.is_leader_ready())
         await group.settle([behind, ahead])
         assert ahead.machine.payloads == behind.machine.payloads == []
+        await group.stop()
+
+    simulate(story())
+
+
+def test_an_address_that_cannot_be_dialled_ends_nobody(simulate):
+    """It may stand in a config from before anybody looked: whoever leads goes on with the others."""
+
+    async def story():
+        group, leader, _ = await group_and_newcomer()
+        nowhere = Member(ServerId("e" * 32), MemberType.PRE_VOTER, "not an address")
+        await leader.raft.change_config(ConfigChange.ADD_SERVER, nowhere)
+        await group.write(b"after", group.servers[:2])
+        await leader.raft.leader_step_down()
+        await group.wait_until(lambda: leader.raft.role is not Role.LEADER)
+        await group.leader()
+        await group.write(b"and another leads", group.servers[:2])
+        assert [server.fatal for server in group.servers] == [None] * 3
         await group.stop()
 
     simulate(story())

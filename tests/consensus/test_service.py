@@ -124,6 +124,7 @@ def test_an_admin_changes_the_members_by_compare_and_set(simulate):
         assert await refusal(consensus_pb2.ADD_SERVER, 0, uuid=gone.uuid, address=gone.address) is ErrorCode.CAS_FAILED
         assert await refusal(consensus_pb2.ADD_SERVER, uuid=gone.uuid) is ErrorCode.INVALID_ARGUMENT
         assert await refusal(consensus_pb2.ADD_SERVER, uuid="../x", address="a:1") is ErrorCode.INVALID_ARGUMENT
+        assert await refusal(consensus_pb2.ADD_SERVER, uuid=gone.uuid, address="a/b") is ErrorCode.INVALID_ARGUMENT
         assert await refusal(consensus_pb2.CHANGE_ROLE, uuid=gone.uuid) is ErrorCode.INVALID_ARGUMENT
         assert await refusal(0, uuid=gone.uuid) is ErrorCode.INVALID_ARGUMENT
         # Without a type it joins as a pre-voter, and the leader makes it a voter.
