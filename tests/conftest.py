@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import logging
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+import structlog
 
+from kudu_py.daemon import logs
 from kudu_py.testing import sim_loop
+
+
+@pytest.fixture
+def restored_logs() -> Iterator[None]:
+    """Undoes what a test does to the process's logging."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+    logs._process_fields.clear()
 
 
 @pytest.fixture

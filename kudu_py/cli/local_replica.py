@@ -56,7 +56,7 @@ def opened(directory: Path) -> Iterator[LocalFiles]:
     from kudu_py.tablet.directories import ReplicaDirectories
     from kudu_py.tablet.local_files import LocalFiles
 
-    logs.configure(form="console", level="warning")  # what a server logs of its steps is no result of ours
+    logs.configure_for_tools()
     disk = PosixDisk()
     owned = layout.open_existing(disk, str(directory))
     try:

@@ -17,13 +17,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kudu_py.rpc.stream_writer import StreamWriter
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.pb import tserver_pb2
 from kudu_py.pb.tserver_pb2_grpc import TabletServerServiceStub
 from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.rpc.status import from_error_detail, from_rpc_error
+from kudu_py.rpc.stream_writer import StreamWriter
 
 if TYPE_CHECKING:
     import grpc.aio

@@ -58,6 +58,14 @@ def configure(*, form: str, level: str, stream: TextIO | None = None, kill_point
     root.setLevel(max(_LEVELS[level], logging.WARNING))
 
 
+def configure_for_tools() -> None:
+    """Warnings only, for people, to standard error: what servers log of their steps is no result of a command."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_: _Lines(sys.stderr, None),
+    )
+
+
 def set_process_fields(**fields: str) -> None:
     """Adds fields to every line of this process from now on."""
     _process_fields.update(fields)

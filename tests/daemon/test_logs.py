@@ -13,15 +13,7 @@ from kudu_py.common.errors import KuduError
 from kudu_py.daemon import logs
 from kudu_py.daemon.kill_point import KillPoint, parse_kill_point
 
-
-@pytest.fixture(autouse=True)
-def restored():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
-    logs._process_fields.clear()
+pytestmark = pytest.mark.usefixtures("restored_logs")
 
 
 def lines(stream):
