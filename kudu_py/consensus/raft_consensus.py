@@ -40,6 +40,7 @@ from kudu_py.consensus.codec import (
     op_id_to_pb,
     role_to_pb,
 )
+from kudu_py.consensus.config_changes import ConfigChanges
 from kudu_py.consensus.copy_calls import CopyCalls
 from kudu_py.consensus.core.events import (
     AppendReceived,
@@ -71,7 +72,6 @@ from kudu_py.consensus.core.output import (
     Refused,
     Reply,
     RoleMark,
-    UndoMark,
     VoteReply,
 )
 from kudu_py.consensus.core.raft import Raft
@@ -239,7 +239,15 @@ class RaftConsensus:
         self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
         self._timer = DeadlineTimer(clock, self._on_deadline)
         self._is_stalled = False
-        self._undone: UndoMark | None = None
+        self._changes = ConfigChanges(
+            tablet_id=tablet_id,
+            raft=self._raft,
+            log=log,
+            propose=lambda event: self._propose_or_done(Proposal(b"", None, None), event),
+            wait_applied=self.wait_applied,
+            read_index=self.read_index,
+            logger=self._logger,
+        )
         self._healths: tuple[int, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop_reason: KuduError | None = KuduError(
@@ -464,7 +472,8 @@ class RaftConsensus:
                 ALREADY_PRESENT, NOT_FOUND. OPERATION_ABORTED if it was undone, or another leader's entry came in its
                 place. The replica stopped, outcome unknown.
         """
-        return await self._decide_config(
+        self._require_running()
+        return await self._changes.decide(
             lambda token: ConfigChangeRequested(change, member, expected_config_index, token)
         )
 
@@ -480,9 +489,11 @@ class RaftConsensus:
 
         Raises:
             KuduError: with nothing changed: NOT_THE_LEADER, STEPPING_DOWN, CAS_FAILED, UNAVAILABLE while too few of the
-                previous voters answer, ILLEGAL_STATE for a change that an earlier leader began.
+                previous voters answer, ILLEGAL_STATE for a change that an earlier leader began. OPERATION_ABORTED if
+                another leader's entry came in the place of the undo: the change may hold.
         """
-        return await self._decide_config(lambda token: ConfigChangeAborted(pending_index, token))
+        self._require_running()
+        return await self._changes.decide(lambda token: ConfigChangeAborted(pending_index, token))
 
     async def unsafe_change_config(self, member_uuids: Sequence[ServerId], caller_id: str) -> RaftConfig:
         """Gives up all members but these, without asking anybody; durable here on return. This replica campaigns among
@@ -498,25 +509,6 @@ class RaftConsensus:
         self._logger.warning("unsafe_config_asked", members=list(member_uuids), caller=caller_id)
         await self._ask(lambda token: UnsafeConfigForced(tuple(member_uuids), token))
         return self.active_config
-
-    async def _decide_config(self, event: Callable[[Token], Event]) -> RaftConfig:
-        if self._stop_reason is not None:
-            raise self._stop_reason
-        pending = self._propose_or_done(Proposal(b"", None, None), event)
-        if pending is not None:
-            await pending.future
-            undone = self._undone
-            if undone is not None and undone.change == pending.op_id:
-                raise KuduError(
-                    ErrorCode.OPERATION_ABORTED,
-                    f"config {pending.op_id.index} of tablet {self.tablet_id} was undone: {undone.reason}",
-                    details={"config_index": str(self.committed_config.config_index)},
-                )
-        elif self.pending_config is not None:
-            await self.wait_applied(self.pending_config.config_index)
-        else:
-            await self.read_index()  # only who still leads knows that there is no later config
-        return self.committed_config
 
     # Reads.
 
@@ -748,7 +740,7 @@ class RaftConsensus:
         if out.config is not None:
             self._note_config(out.config)
         if out.undo is not None:
-            self._note_undo(out.undo)
+            self._changes.note_undo(out.undo)
         for message in out.send:
             self._has_left_work = True
             self._outbox.send(message)
@@ -865,12 +857,6 @@ class RaftConsensus:
         if self._stop_reason is None:
             self._on_members_change()
 
-    def _note_undo(self, mark: UndoMark) -> None:
-        self._undone = mark
-        self._logger.warning(
-            "config_change_undone", config_index=mark.change.index, undo_index=mark.undo.index, reason=mark.reason
-        )
-
     def _note_divergence(self, found: Divergence) -> None:
         """Two groups have come of one: to go on would mix them. Which of them is to live, and whose acknowledged writes
         are given up, is for an administrator to say; so nobody copies over this replica by himself either."""
@@ -921,6 +907,10 @@ class RaftConsensus:
         return self._is_stalled and was_stalled
 
     # Waiting.
+
+    def _require_running(self) -> None:
+        if self._stop_reason is not None:
+            raise self._stop_reason
 
     async def _ask(self, event: Callable[[Token], Event]) -> Reply:
         if self._stop_reason is not None:

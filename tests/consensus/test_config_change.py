@@ -160,6 +160,35 @@ def test_who_waits_for_a_change_that_is_aborted_is_told_so(simulate):
     simulate(story())
 
 
+def test_who_waits_for_a_change_is_told_that_it_holds_if_its_undo_was_overwritten(simulate):
+    """The leader's undo reached nobody, and the next leader has the change and commits it."""
+
+    async def story():
+        group = SimGroup()
+        await group.start()
+        leader = await group.leader()
+        await group.settle()
+        others = group.others(leader)
+        for server in others:
+            group.network.cut(server.address, leader.address, both_ways=False)
+        spare = Member(ServerId("e" * 32), MemberType.PRE_VOTER, "spare:7050")
+        waiting = asyncio.ensure_future(leader.raft.change_config(ConfigChange.ADD_SERVER, spare))
+        await group.wait_until(lambda: all(server.raft.pending_config is not None for server in others))
+        aborting = asyncio.ensure_future(leader.raft.abort_config_change())
+        await asyncio.sleep(0)
+        await group.wait_until(lambda: any(server.raft.role is Role.LEADER for server in others))
+        group.network.heal()
+        config = await waiting
+        assert config.member(spare.uuid) == spare
+        with pytest.raises(KuduError) as overwritten:
+            await aborting
+        assert overwritten.value.code is ErrorCode.OPERATION_ABORTED
+        assert leader.raft.committed_config == config
+        await group.stop()
+
+    simulate(story())
+
+
 def test_a_leader_asked_to_remove_itself_hands_over_and_says_to_whom(simulate):
     async def story():
         group = SimGroup()
