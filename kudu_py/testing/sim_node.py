@@ -29,13 +29,15 @@ class Server(Protocol):
 
 
 S = TypeVar("S", bound=Server)
+SettingsT = TypeVar("SettingsT")
 
 
 @dataclass(eq=False)
-class SimNode(ABC, Generic[S]):
+class SimNode(ABC, Generic[S, SettingsT]):
     """One server. Its disk outlives its process: `start` after `stop` or a crash finds what was durable.
 
     Attributes:
+        settings: of the next process.
         fatal: what ended the process, if anything.
         running: the process. threads: its way to the disk.
     """
@@ -43,6 +45,7 @@ class SimNode(ABC, Generic[S]):
     uuid: ServerId
     address: str
     master_addresses: tuple[str, ...]
+    settings: SettingsT
     network: SimNetwork
     disk: SimDisk
     clock: SimClock
@@ -54,8 +57,20 @@ class SimNode(ABC, Generic[S]):
     _crashed: list[S] = field(default_factory=list)
 
     @classmethod
-    def on_empty_disk(cls, network: SimNetwork, address: str, master_addresses: tuple[str, ...]) -> Self:
-        """A server that is not started yet; everything drawn from the network's rng."""
+    def make(
+        cls,
+        network: SimNetwork,
+        address: str,
+        *,
+        master_addresses: tuple[str, ...] = (),
+        settings: SettingsT | None = None,
+    ) -> Self:
+        """A server with an empty disk that is not started yet; everything drawn from the network's rng.
+
+        Args:
+            master_addresses: of all masters; a master that is alone needs none.
+            settings: `testing_settings` if not given.
+        """
         disk = SimDisk(network.rng)
         disk.make_dir("/data")
         disk.sync_dir("/")
@@ -63,11 +78,17 @@ class SimNode(ABC, Generic[S]):
             uuid=ServerId(mint_id(network.rng)),
             address=address,
             master_addresses=master_addresses,
+            settings=settings if settings is not None else cls.testing_settings(),
             network=network,
             disk=disk,
             clock=SimClock(),
             rng=random.Random(network.rng.getrandbits(64)),
         )
+
+    @staticmethod
+    @abstractmethod
+    def testing_settings() -> SettingsT:
+        """What tests run with."""
 
     @abstractmethod
     def build(self, surroundings: Surroundings) -> S:

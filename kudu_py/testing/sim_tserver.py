@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from kudu_py.daemon.surroundings import Surroundings
 from kudu_py.testing.replica_group import TESTING_OPTIONS
-from kudu_py.testing.sim_network import SimNetwork
 from kudu_py.testing.sim_node import SimNode
 from kudu_py.tserver.tablet_server import TabletServer, TabletServerSettings
 
@@ -14,24 +13,12 @@ TESTING_SETTINGS = TabletServerSettings(replica=TESTING_OPTIONS)
 
 
 @dataclass(eq=False)
-class SimTabletServer(SimNode[TabletServer]):
+class SimTabletServer(SimNode[TabletServer, TabletServerSettings]):
     """One tablet server, in a fault domain of its own."""
 
-    settings: TabletServerSettings = TESTING_SETTINGS
-
-    @classmethod
-    def make(
-        cls,
-        network: SimNetwork,
-        address: str,
-        *,
-        master_addresses: tuple[str, ...] = (),
-        settings: TabletServerSettings = TESTING_SETTINGS,
-    ) -> SimTabletServer:
-        """A server with an empty disk that is not started yet."""
-        node = cls.on_empty_disk(network, address, master_addresses)
-        node.settings = settings
-        return node
+    @staticmethod
+    def testing_settings() -> TabletServerSettings:
+        return TESTING_SETTINGS
 
     @property
     def tablet_server(self) -> TabletServer:
