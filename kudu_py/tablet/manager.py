@@ -159,7 +159,7 @@ class TabletManager:
         starting = [replica for replica in self._hosted.replicas.values() if replica.state is ReplicaState.NOT_STARTED]
         async with asyncio.TaskGroup() as opening:
             for replica in starting:
-                opening.create_task(self._open(replica), name=f"open {replica.tablet_id}")
+                opening.create_task(self._open_at_start(replica), name=f"open {replica.tablet_id}")
         _log.info(
             "replicas_opened",
             running=sum(replica.state is ReplicaState.RUNNING for replica in self._hosted.replicas.values()),
@@ -184,6 +184,12 @@ class TabletManager:
         for path in bootstrap.remove_unfinished_creations(disk, directories):
             _log.error("files_without_superblock", path=path)
         return found
+
+    async def _open_at_start(self, replica: TabletReplica) -> None:
+        """Calls arrive while replicas are being opened: none may delete or exchange the files under one's feet."""
+        if not self._hosted.is_stopping:
+            with self._hosted.transition(replica.tablet_id, "being opened"):
+                await self._open(replica)
 
     async def _open(self, replica: TabletReplica) -> None:
         async with self._opening:

@@ -21,6 +21,7 @@ from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.tablet_replica import ReplicaState
 from kudu_py.testing.refusals import refusal
 from kudu_py.testing.replica_group import ReplicaGroup, ReplicaHost, batch_of, rows_of
+from kudu_py.testing.waiting import wait_until
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
 DIRECTORIES = ReplicaDirectories("/data")
@@ -183,6 +184,32 @@ def test_a_deleted_replica_leaves_no_files_but_its_memory(simulate: Simulate):
             host.manager.replica(tablet_id)
         assert raised.value.code is ErrorCode.TABLET_NOT_FOUND
         assert [tombstone.tombstone_last_op_id for tombstone in host.manager.tombstones()] == [last]
+        await group.stop()
+
+    simulate(main())
+
+
+def test_no_call_changes_the_files_of_a_replica_that_is_being_opened(simulate: Simulate):
+    async def main() -> None:
+        group, host = await started()
+        tablet_id = await group.create()
+        await group.write(tablet_id, batch_of([(1, 1, None)]))
+        await host.crash()
+        starting = asyncio.create_task(host.restart())
+        await wait_until(
+            lambda: (
+                host.running is not None
+                and [each.state for each in host.manager.replicas()] == [ReplicaState.BOOTSTRAPPING]
+            ),
+            step_s=0.0001,
+        )
+        error = await refusal(host.manager.delete_tablet(tablet_id))
+        assert (error.code, error.verdict) == (ErrorCode.ALREADY_IN_PROGRESS, Verdict.TRY_LATER)
+        assert "being opened" in error.message
+        await starting
+        assert rows_of(await group.leader(tablet_id)) == [(1, 1, None)]
+        await host.manager.delete_tablet(tablet_id)
+        assert host.fatal == []
         await group.stop()
 
     simulate(main())
