@@ -14,8 +14,6 @@ from kudu_py.consensus.metadata import ConsensusRecord
 from kudu_py.daemon import layout
 from kudu_py.env.posix_disk import PosixDisk
 
-pytestmark = pytest.mark.usefixtures("restored_logs")
-
 A, B = "a" * 32, "b" * 32
 RECORD = ConsensusRecord(
     TabletId("f" * 32),
