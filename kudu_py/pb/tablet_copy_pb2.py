@@ -26,41 +26,41 @@ from kudu_py.pb import common_pb2 as kudu__py_dot_pb_dot_common__pb2
 from kudu_py.pb import storage_pb2 as kudu__py_dot_pb_dot_storage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ckudu_py/pb/tablet_copy.proto\x12\x12kudu.tabletcopy.v1\x1a\x17kudu_py/pb/common.proto\x1a\x18kudu_py/pb/storage.proto\"\xa4\x01\n\x08\x43opyFile\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.kudu.tabletcopy.v1.CopyFile.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x06\"3\n\x04Kind\x12\x10\n\x0cUNKNOWN_KIND\x10\x00\x12\x08\n\x04ROWS\x10\x01\x12\x0f\n\x0bLOG_SEGMENT\x10\x02\"\x86\x01\n\x17\x42\x65ginCopySessionRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x11\n\ttablet_id\x18\x02 \x01(\t\x12\x16\n\x0erequestor_uuid\x18\x03 \x01(\t\x12-\n\x0f\x63ommitted_op_id\x18\x04 \x01(\x0b\x32\x14.kudu.common.v1.OpId\"\xe9\x01\n\x18\x42\x65ginCopySessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1b\n\x13idle_timeout_millis\x18\x02 \x01(\x04\x12/\n\nsuperblock\x18\x03 \x01(\x0b\x32\x1b.kudu.storage.v1.Superblock\x12>\n\x12\x63onsensus_metadata\x18\x04 \x01(\x0b\x32\".kudu.storage.v1.ConsensusMetadata\x12+\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x1c.kudu.tabletcopy.v1.CopyFile\"\x88\x01\n\x10\x46\x65tchDataRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12/\n\x04kind\x18\x03 \x01(\x0e\x32!.kudu.tabletcopy.v1.CopyFile.Kind\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x0e\n\x06offset\x18\x05 \x01(\x04\"A\n\x11\x46\x65tchDataResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\"w\n\x15\x45ndCopySessionRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x11\n\tsucceeded\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x15\n\rdamaged_files\x18\x05 \x03(\t\"\x18\n\x16\x45ndCopySessionResponse\"\xcc\x02\n\x0b\x43opySession\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\ttablet_id\x18\x02 \x01(\t\x12\x12\n\ntable_name\x18\x03 \x01(\t\x12\x13\n\x0bsource_uuid\x18\x04 \x01(\t\x12\x13\n\x0btarget_uuid\x18\x05 \x01(\t\x12\x11\n\tis_source\x18\x06 \x01(\x08\x12\x33\n\x05state\x18\x07 \x01(\x0e\x32$.kudu.tabletcopy.v1.CopySessionState\x12\x13\n\x0b\x62ytes_total\x18\x08 \x01(\x04\x12\x12\n\nbytes_done\x18\t \x01(\x04\x12\x15\n\rbytes_resumed\x18\n \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x0b \x01(\x04\x12\x16\n\x0estarted_micros\x18\x0c \x01(\x04\x12\x14\n\x0c\x65nded_micros\x18\r \x01(\x04\x12\r\n\x05\x65rror\x18\x0e \x01(\t\",\n\x17ListCopySessionsRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\"M\n\x18ListCopySessionsResponse\x12\x31\n\x08sessions\x18\x01 \x03(\x0b\x32\x1f.kudu.tabletcopy.v1.CopySession\"9\n\x11\x43\x61ncelCopyRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x11\n\ttablet_id\x18\x02 \x01(\t\"\x14\n\x12\x43\x61ncelCopyResponse*\x86\x01\n\x10\x43opySessionState\x12\x1e\n\x1aUNKNOWN_COPY_SESSION_STATE\x10\x00\x12\n\n\x06QUEUED\x10\x01\x12\x0c\n\x08\x46\x45TCHING\x10\x02\x12\x0e\n\nINSTALLING\x10\x03\x12\r\n\tSUCCEEDED\x10\x04\x12\n\n\x06\x46\x41ILED\x10\x05\x12\r\n\tCANCELLED\x10\x06\x32\x93\x04\n\x11TabletCopyService\x12m\n\x10\x42\x65ginCopySession\x12+.kudu.tabletcopy.v1.BeginCopySessionRequest\x1a,.kudu.tabletcopy.v1.BeginCopySessionResponse\x12Z\n\tFetchData\x12$.kudu.tabletcopy.v1.FetchDataRequest\x1a%.kudu.tabletcopy.v1.FetchDataResponse0\x01\x12g\n\x0e\x45ndCopySession\x12).kudu.tabletcopy.v1.EndCopySessionRequest\x1a*.kudu.tabletcopy.v1.EndCopySessionResponse\x12m\n\x10ListCopySessions\x12+.kudu.tabletcopy.v1.ListCopySessionsRequest\x1a,.kudu.tabletcopy.v1.ListCopySessionsResponse\x12[\n\nCancelCopy\x12%.kudu.tabletcopy.v1.CancelCopyRequest\x1a&.kudu.tabletcopy.v1.CancelCopyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ckudu_py/pb/tablet_copy.proto\x12\x12kudu.tabletcopy.v1\x1a\x17kudu_py/pb/common.proto\x1a\x18kudu_py/pb/storage.proto\"\xa4\x01\n\x08\x43opyFile\x12/\n\x04kind\x18\x01 \x01(\x0e\x32!.kudu.tabletcopy.v1.CopyFile.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x10\n\x08\x63hecksum\x18\x04 \x01(\x06\"3\n\x04Kind\x12\x10\n\x0cUNKNOWN_KIND\x10\x00\x12\x08\n\x04ROWS\x10\x01\x12\x0f\n\x0bLOG_SEGMENT\x10\x02\"\x9a\x01\n\x17\x42\x65ginCopySessionRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x11\n\ttablet_id\x18\x02 \x01(\t\x12\x16\n\x0erequestor_uuid\x18\x03 \x01(\t\x12-\n\x0f\x63ommitted_op_id\x18\x04 \x01(\x0b\x32\x14.kudu.common.v1.OpId\x12\x12\n\ncheck_only\x18\x05 \x01(\x08\"\xe9\x01\n\x18\x42\x65ginCopySessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1b\n\x13idle_timeout_millis\x18\x02 \x01(\x04\x12/\n\nsuperblock\x18\x03 \x01(\x0b\x32\x1b.kudu.storage.v1.Superblock\x12>\n\x12\x63onsensus_metadata\x18\x04 \x01(\x0b\x32\".kudu.storage.v1.ConsensusMetadata\x12+\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x1c.kudu.tabletcopy.v1.CopyFile\"\x88\x01\n\x10\x46\x65tchDataRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12/\n\x04kind\x18\x03 \x01(\x0e\x32!.kudu.tabletcopy.v1.CopyFile.Kind\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x0e\n\x06offset\x18\x05 \x01(\x04\"A\n\x11\x46\x65tchDataResponse\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\"w\n\x15\x45ndCopySessionRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x11\n\tsucceeded\x18\x03 \x01(\x08\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x15\n\rdamaged_files\x18\x05 \x03(\t\"\x18\n\x16\x45ndCopySessionResponse\"\xcc\x02\n\x0b\x43opySession\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\ttablet_id\x18\x02 \x01(\t\x12\x12\n\ntable_name\x18\x03 \x01(\t\x12\x13\n\x0bsource_uuid\x18\x04 \x01(\t\x12\x13\n\x0btarget_uuid\x18\x05 \x01(\t\x12\x11\n\tis_source\x18\x06 \x01(\x08\x12\x33\n\x05state\x18\x07 \x01(\x0e\x32$.kudu.tabletcopy.v1.CopySessionState\x12\x13\n\x0b\x62ytes_total\x18\x08 \x01(\x04\x12\x12\n\nbytes_done\x18\t \x01(\x04\x12\x15\n\rbytes_resumed\x18\n \x01(\x04\x12\x13\n\x0b\x62ytes_per_s\x18\x0b \x01(\x04\x12\x16\n\x0estarted_micros\x18\x0c \x01(\x04\x12\x14\n\x0c\x65nded_micros\x18\r \x01(\x04\x12\r\n\x05\x65rror\x18\x0e \x01(\t\",\n\x17ListCopySessionsRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\"M\n\x18ListCopySessionsResponse\x12\x31\n\x08sessions\x18\x01 \x03(\x0b\x32\x1f.kudu.tabletcopy.v1.CopySession\"9\n\x11\x43\x61ncelCopyRequest\x12\x11\n\tdest_uuid\x18\x01 \x01(\t\x12\x11\n\ttablet_id\x18\x02 \x01(\t\"\x14\n\x12\x43\x61ncelCopyResponse*\x86\x01\n\x10\x43opySessionState\x12\x1e\n\x1aUNKNOWN_COPY_SESSION_STATE\x10\x00\x12\n\n\x06QUEUED\x10\x01\x12\x0c\n\x08\x46\x45TCHING\x10\x02\x12\x0e\n\nINSTALLING\x10\x03\x12\r\n\tSUCCEEDED\x10\x04\x12\n\n\x06\x46\x41ILED\x10\x05\x12\r\n\tCANCELLED\x10\x06\x32\x93\x04\n\x11TabletCopyService\x12m\n\x10\x42\x65ginCopySession\x12+.kudu.tabletcopy.v1.BeginCopySessionRequest\x1a,.kudu.tabletcopy.v1.BeginCopySessionResponse\x12Z\n\tFetchData\x12$.kudu.tabletcopy.v1.FetchDataRequest\x1a%.kudu.tabletcopy.v1.FetchDataResponse0\x01\x12g\n\x0e\x45ndCopySession\x12).kudu.tabletcopy.v1.EndCopySessionRequest\x1a*.kudu.tabletcopy.v1.EndCopySessionResponse\x12m\n\x10ListCopySessions\x12+.kudu.tabletcopy.v1.ListCopySessionsRequest\x1a,.kudu.tabletcopy.v1.ListCopySessionsResponse\x12[\n\nCancelCopy\x12%.kudu.tabletcopy.v1.CancelCopyRequest\x1a&.kudu.tabletcopy.v1.CancelCopyResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kudu_py.pb.tablet_copy_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_COPYSESSIONSTATE']._serialized_start=1538
-  _globals['_COPYSESSIONSTATE']._serialized_end=1672
+  _globals['_COPYSESSIONSTATE']._serialized_start=1558
+  _globals['_COPYSESSIONSTATE']._serialized_end=1692
   _globals['_COPYFILE']._serialized_start=104
   _globals['_COPYFILE']._serialized_end=268
   _globals['_COPYFILE_KIND']._serialized_start=217
   _globals['_COPYFILE_KIND']._serialized_end=268
   _globals['_BEGINCOPYSESSIONREQUEST']._serialized_start=271
-  _globals['_BEGINCOPYSESSIONREQUEST']._serialized_end=405
-  _globals['_BEGINCOPYSESSIONRESPONSE']._serialized_start=408
-  _globals['_BEGINCOPYSESSIONRESPONSE']._serialized_end=641
-  _globals['_FETCHDATAREQUEST']._serialized_start=644
-  _globals['_FETCHDATAREQUEST']._serialized_end=780
-  _globals['_FETCHDATARESPONSE']._serialized_start=782
-  _globals['_FETCHDATARESPONSE']._serialized_end=847
-  _globals['_ENDCOPYSESSIONREQUEST']._serialized_start=849
-  _globals['_ENDCOPYSESSIONREQUEST']._serialized_end=968
-  _globals['_ENDCOPYSESSIONRESPONSE']._serialized_start=970
-  _globals['_ENDCOPYSESSIONRESPONSE']._serialized_end=994
-  _globals['_COPYSESSION']._serialized_start=997
-  _globals['_COPYSESSION']._serialized_end=1329
-  _globals['_LISTCOPYSESSIONSREQUEST']._serialized_start=1331
-  _globals['_LISTCOPYSESSIONSREQUEST']._serialized_end=1375
-  _globals['_LISTCOPYSESSIONSRESPONSE']._serialized_start=1377
-  _globals['_LISTCOPYSESSIONSRESPONSE']._serialized_end=1454
-  _globals['_CANCELCOPYREQUEST']._serialized_start=1456
-  _globals['_CANCELCOPYREQUEST']._serialized_end=1513
-  _globals['_CANCELCOPYRESPONSE']._serialized_start=1515
-  _globals['_CANCELCOPYRESPONSE']._serialized_end=1535
-  _globals['_TABLETCOPYSERVICE']._serialized_start=1675
-  _globals['_TABLETCOPYSERVICE']._serialized_end=2206
+  _globals['_BEGINCOPYSESSIONREQUEST']._serialized_end=425
+  _globals['_BEGINCOPYSESSIONRESPONSE']._serialized_start=428
+  _globals['_BEGINCOPYSESSIONRESPONSE']._serialized_end=661
+  _globals['_FETCHDATAREQUEST']._serialized_start=664
+  _globals['_FETCHDATAREQUEST']._serialized_end=800
+  _globals['_FETCHDATARESPONSE']._serialized_start=802
+  _globals['_FETCHDATARESPONSE']._serialized_end=867
+  _globals['_ENDCOPYSESSIONREQUEST']._serialized_start=869
+  _globals['_ENDCOPYSESSIONREQUEST']._serialized_end=988
+  _globals['_ENDCOPYSESSIONRESPONSE']._serialized_start=990
+  _globals['_ENDCOPYSESSIONRESPONSE']._serialized_end=1014
+  _globals['_COPYSESSION']._serialized_start=1017
+  _globals['_COPYSESSION']._serialized_end=1349
+  _globals['_LISTCOPYSESSIONSREQUEST']._serialized_start=1351
+  _globals['_LISTCOPYSESSIONSREQUEST']._serialized_end=1395
+  _globals['_LISTCOPYSESSIONSRESPONSE']._serialized_start=1397
+  _globals['_LISTCOPYSESSIONSRESPONSE']._serialized_end=1474
+  _globals['_CANCELCOPYREQUEST']._serialized_start=1476
+  _globals['_CANCELCOPYREQUEST']._serialized_end=1533
+  _globals['_CANCELCOPYRESPONSE']._serialized_start=1535
+  _globals['_CANCELCOPYRESPONSE']._serialized_end=1555
+  _globals['_TABLETCOPYSERVICE']._serialized_start=1695
+  _globals['_TABLETCOPYSERVICE']._serialized_end=2226
 # @@protoc_insertion_point(module_scope)

@@ -112,11 +112,14 @@ class BeginCopySessionRequest(_message.Message):
     TABLET_ID_FIELD_NUMBER: _builtins.int
     REQUESTOR_UUID_FIELD_NUMBER: _builtins.int
     COMMITTED_OP_ID_FIELD_NUMBER: _builtins.int
+    CHECK_ONLY_FIELD_NUMBER: _builtins.int
     dest_uuid: _builtins.str
     """The source."""
     tablet_id: _builtins.str
     requestor_uuid: _builtins.str
     """The target."""
+    check_only: _builtins.bool
+    """Only says whether there would be a session: a target asks before it gives up what it has. The answer is empty."""
     @_builtins.property
     def committed_op_id(self) -> _common_pb2.OpId:
         """ILLEGAL_STATE unless the source has applied this, so that nothing the target acknowledged is forgotten."""
@@ -128,10 +131,11 @@ class BeginCopySessionRequest(_message.Message):
         tablet_id: _builtins.str = ...,
         requestor_uuid: _builtins.str = ...,
         committed_op_id: _common_pb2.OpId | None = ...,
+        check_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["committed_op_id", b"committed_op_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_op_id", b"committed_op_id", "dest_uuid", b"dest_uuid", "requestor_uuid", b"requestor_uuid", "tablet_id", b"tablet_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_only", b"check_only", "committed_op_id", b"committed_op_id", "dest_uuid", b"dest_uuid", "requestor_uuid", b"requestor_uuid", "tablet_id", b"tablet_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,7 +1,8 @@
 """`CopiesToHere`: the tablet copies whose target is this server (seed 002).
 
 A copy, of which `start` returns once it has begun:
- 1. Every check, before the first change; and again once it is the copy's turn, which may be long after.
+ 1. Every check, before the first change; and again once it is the copy's turn, which may be long after. The last one
+    is whether the source would hand it out: an order that is mistaken in that costs nobody a replica.
  2. A replica that lives is deleted to a tombstone: its data is worth nothing any more, its promises are.
  3. The superblock, COPYING, with what the tombstone remembers. From here to 5 it votes as a tombstone.
  4. All is fetched, into the quarantine.
@@ -20,7 +21,7 @@ import structlog
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import TabletId
-from kudu_py.common.opid import MIN_OP_ID
+from kudu_py.common.opid import MIN_OP_ID, OpId
 from kudu_py.consensus.core.model import HardState
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.tablet import bootstrap, copy_install, deletion, quarantine
@@ -40,7 +41,7 @@ from kudu_py.tablet.replica_map import ReplicaMap
 from kudu_py.tablet.replica_remover import ReplicaRemover, change_files
 from kudu_py.tablet.room_keeper import lacks_room
 from kudu_py.tablet.tablet_copy.board import Copy
-from kudu_py.tablet.tablet_copy.client import FetchedReplica, fetch
+from kudu_py.tablet.tablet_copy.client import FetchedReplica, fetch, require_source
 from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.tablet.tombstone import TombstoneVoters
 
@@ -140,6 +141,16 @@ class CopiesToHere:
         try:
             async with context.copies.copying(tablet_id, order.source, self._table_name(tablet_id)) as shown:
                 local = await self._local(tablet_id)  # its turn may have come late
+                require_obedience(order, local)
+                await require_source(
+                    context=context,
+                    dialer=self._dialer,
+                    tablet_id=tablet_id,
+                    source_uuid=order.source,
+                    source_address=order.source_address,
+                    committed_op_id=_committed(order, local),
+                )
+                local = await self._local(tablet_id)
                 require_obedience(order, local)
                 await to_its_end(self._become_copying(target))
                 bound_log.info("copy_accepted", caller=order.caller, term=order.caller_term)
@@ -245,9 +256,7 @@ class CopiesToHere:
             tablet_id=order.tablet_id,
             source_uuid=order.source,
             source_address=order.source_address,
-            committed_op_id=max(
-                order.committed_op_id or MIN_OP_ID, local.committed_op_id, key=lambda op_id: op_id.index
-            ),
+            committed_op_id=_committed(order, local),
             directory=quarantine.path_of(context.directories, copying.quarantine),
             on_progress=shown.note_progress,
         )
@@ -293,3 +302,8 @@ class CopiesToHere:
         result = await change_files(self._context, job)
         target.is_in_doubt = False
         return result
+
+
+def _committed(order: CopyOrder, local: LocalReplica) -> OpId:
+    """What the source must hold."""
+    return max(order.committed_op_id or MIN_OP_ID, local.committed_op_id, key=lambda op_id: op_id.index)

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
-from kudu_py.common.ids import TabletId
+from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.common.opid import MIN_OP_ID, OpId
 from kudu_py.common.row_batch import RowOperation
+from kudu_py.common.wire import op_id_to_pb
 from kudu_py.consensus.core.model import HardState, RaftConfig
 from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.pb import consensus_pb2
+from kudu_py.tablet.copy_order import require_nothing_forgotten
 from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.tablet.manager import DeleteType
 from kudu_py.tablet.metadata import DataState
@@ -26,6 +28,7 @@ from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
 from kudu_py.testing.refusals import refusal
 from kudu_py.testing.replica_group import TESTING_OPTIONS, ReplicaGroup, ReplicaHost, batch_of, rows_of
 from kudu_py.testing.sim_disk import Fault, Operation
+from kudu_py.testing.waiting import wait_until
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
 DIRECTORIES = ReplicaDirectories("/data")
@@ -84,6 +87,16 @@ class Rig:
 
     async def begin(self, **fields: Any) -> None:
         await self.target.manager.start_tablet_copy(await self.request(**fields))
+
+    async def begin_and_lose_source(self) -> None:
+        """A copy whose source stops once the target has given up what it had."""
+        await self.begin()
+        await wait_until(
+            lambda: [replica.state for replica in self.target.manager.replicas()] == [ReplicaState.COPYING],
+            step_s=0.0001,
+        )
+        await self.source.stop()
+        await self.rest()
 
     async def rest(self) -> None:
         """Waits until no copy is under way."""
@@ -304,6 +317,47 @@ def test_a_replica_that_lives_is_deleted_and_copied_anew(simulate: Simulate):
     simulate(main())
 
 
+def test_a_replica_lives_on_if_the_source_cannot_or_must_not_be_copied_from(simulate: Simulate):
+    """Whoever ordered it may be mistaken in where the source is, and in what it has."""
+
+    async def main() -> None:
+        rig = await Rig.start()
+        await rig.begin()
+        await rig.rest()
+        replica, steps = rig.copied, rig.target.disk.steps
+        for fields, why in (
+            ({"source_uuid": "d" * 32, "source_address": "nowhere:1"}, "UNAVAILABLE"),
+            ({"source_uuid": "d" * 32}, "WRONG_SERVER_UUID"),
+            ({"source_address": "no address"}, "INVALID_ARGUMENT"),
+            ({"committed_op_id": op_id_to_pb(OpId(9, 999))}, "ILLEGAL_STATE"),
+        ):
+            await rig.begin(**fields)
+            await rig.rest()
+            assert why in rig.target.manager.copy_error(rig.tablet_id)
+            assert rig.copied is replica, fields
+            assert replica.state is ReplicaState.RUNNING
+        assert rig.target.disk.steps == steps
+        await rig.group.stop()
+
+    simulate(main())
+
+
+def test_an_order_to_copy_what_nobody_has_leaves_nothing(simulate: Simulate):
+    """Else anybody could fill the disk with the memory of tablets that never were."""
+
+    async def main() -> None:
+        rig = await Rig.start()
+        steps = rig.target.disk.steps
+        await rig.begin(tablet_id="c" * 32)
+        await rig.rest()
+        assert "TABLET_NOT_FOUND" in rig.target.manager.copy_error("c" * 32)
+        assert rig.target.manager.tombstones() == []
+        assert rig.target.disk.steps == steps
+        await rig.group.stop()
+
+    simulate(main())
+
+
 def test_a_replica_that_is_copied_is_seen_and_answers_that_it_is(simulate: Simulate):
     async def main() -> None:
         rig = await Rig.start()
@@ -336,10 +390,7 @@ def test_a_copy_that_fails_goes_back_to_the_tombstone_and_says_why(simulate: Sim
         await rig.begin()
         await rig.rest()
         last = rig.copied.consensus.last_op_id
-        request = await rig.request()
-        await rig.source.stop()
-        await rig.target.manager.start_tablet_copy(request)
-        await rig.rest()
+        await rig.begin_and_lose_source()
         tombstone = rig.tombstone()
         assert (tombstone.data_state, tombstone.tombstone_last_op_id) == (DataState.DELETED, last)
         assert "UNAVAILABLE" in rig.target.manager.copy_error(rig.tablet_id)
@@ -361,10 +412,7 @@ def test_a_first_copy_that_fails_leaves_a_tombstone_that_votes_once_a_term(simul
 
     async def main() -> None:
         rig = await Rig.start()
-        request = await rig.request()
-        await rig.source.stop()
-        await rig.target.manager.start_tablet_copy(request)
-        await rig.rest()
+        await rig.begin_and_lose_source()
         assert rig.tombstone().tombstone_last_op_id == MIN_OP_ID
         manager = rig.target.manager
         first = await manager.tombstone_vote(rig.tablet_id, vote_of(rig, 7, OpId(1, 1)))
@@ -592,10 +640,7 @@ def test_a_replica_whose_log_cannot_be_read_is_replaced_only_by_its_leader_and_d
         assert rig.copied.state is ReplicaState.FAILED
         error = await refusal(rig.begin(caller_uuid="d" * 32))
         assert (error.code, "only its leader" in error.message) == (ErrorCode.ILLEGAL_STATE, True)
-        request = await rig.request()
-        await rig.source.stop()
-        await rig.target.manager.start_tablet_copy(request)
-        await rig.rest()
+        await rig.begin_and_lose_source()
         assert rig.tombstone().tombstone_last_op_id is None
         assert await rig.target.manager.tombstone_vote(rig.tablet_id, vote_of(rig, 99, OpId(9, 99))) is None
         await rig.source.restart()
@@ -626,6 +671,16 @@ def test_a_replica_that_lost_its_votes_does_not_come_back_under_this_servers_nam
     simulate(main())
 
 
+def test_a_log_is_taken_for_another_only_if_it_would_get_its_vote():
+    for own, fetched in ((OpId(2, 5), OpId(2, 5)), (OpId(2, 5), OpId(3, 1)), (MIN_OP_ID, MIN_OP_ID), (None, MIN_OP_ID)):
+        require_nothing_forgotten(own, fetched, ServerId("a" * 32))
+    for own, fetched in ((OpId(2, 5), OpId(2, 4)), (OpId(2, 5), OpId(1, 9))):
+        with pytest.raises(KuduError) as refused:
+            require_nothing_forgotten(own, fetched, ServerId("a" * 32))
+        assert refused.value.code is ErrorCode.ILLEGAL_STATE
+        assert refused.value.details["last_op_id"] == str(own)
+
+
 def test_a_source_that_lacks_what_was_acknowledged_here_is_refused(simulate: Simulate):
     async def main() -> None:
         rig = await Rig.start(sources=3)
@@ -654,7 +709,7 @@ def test_a_source_that_lacks_what_was_acknowledged_here_is_refused(simulate: Sim
             )
         )
         await rig.rest()
-        assert rig.target.manager.tombstones(), "it is worth nothing any more, but it remembers"
+        assert rig.copied.state is ReplicaState.RUNNING
         assert "ILLEGAL_STATE" in rig.target.manager.copy_error(rig.tablet_id)
         await rig.group.stop()
 

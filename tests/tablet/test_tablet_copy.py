@@ -354,7 +354,7 @@ def test_a_file_that_is_damaged_at_the_source_is_named(simulate: Simulate):
     simulate(main())
 
 
-@pytest.mark.parametrize("what", ["damaged", "missing"])
+@pytest.mark.parametrize("what", ["damaged", "missing", "shortened"])
 def test_a_source_that_finds_its_own_file_damaged_fails_and_another_leader_serves(simulate: Simulate, what: str):
     async def main() -> None:
         rig = await Rig.start(sources=3)
@@ -367,8 +367,12 @@ def test_a_source_that_finds_its_own_file_damaged_fails_and_another_leader_serve
         path = f"{DIRECTORIES.row_directory(rig.tablet_id)}/{largest.name}"
         if what == "damaged":
             source.disk.corrupt(path, 2000, b"\xff\xfe\xfd")
-        else:
+        elif what == "missing":
             source.disk.unlink(path)
+        else:
+            file = source.disk.open(path, writable=True)
+            file.truncate(file.size() - 10)
+            file.close()
         with pytest.raises(KuduError):
             await rig.fetch(source=source)
         await rig.group.wait_until(lambda: leader.state is ReplicaState.FAILED)

@@ -150,6 +150,20 @@ def test_a_target_that_asks_again_gets_the_session_it_has(simulate: Simulate):
     simulate(main())
 
 
+def test_who_only_asks_gets_no_session(simulate: Simulate):
+    async def main() -> None:
+        rig = await Rig.start()
+        await rig.write(1)
+        asked = await rig.sessions.begin(rig.tablet_id, target_uuid=OTHER, committed=MIN_OP_ID, check_only=True)
+        assert (asked.session_id, len(rig.sessions)) == ("", 0)
+        with pytest.raises(KuduError) as refused:
+            await rig.sessions.begin(rig.tablet_id, target_uuid=OTHER, committed=OpId(9, 999), check_only=True)
+        assert refused.value.code is ErrorCode.ILLEGAL_STATE
+        await rig.group.stop()
+
+    simulate(main())
+
+
 def test_a_target_that_needs_more_than_its_session_has_gets_a_new_one(simulate: Simulate):
     async def main() -> None:
         rig = await Rig.start()

@@ -127,6 +127,23 @@ async def fetch(
     return fetched
 
 
+async def require_source(
+    *,
+    context: CopyTarget,
+    dialer: Dialer,
+    tablet_id: TabletId,
+    source_uuid: ServerId,
+    source_address: str,
+    committed_op_id: OpId,
+) -> None:
+    """Asks whether `fetch` would be given a session at this moment, before anything is given up for it.
+
+    Raises:
+        KuduError: as `fetch` of the source.
+    """
+    await _Fetch(context, dialer, tablet_id, source_uuid, source_address, "", lambda _: None).check(committed_op_id)
+
+
 async def _to_its_end(work: asyncio.Future[T]) -> T:
     """Awaits a job of the disk: cancelled, the caller leaves only when it has ended, for whoever comes next will touch
     the same files. Of a disk that does not answer that is not waited for long.
@@ -168,25 +185,34 @@ class _Fetch:
 
     # The session.
 
+    async def check(self, committed: OpId) -> None:
+        await self._call_begin(committed, check_only=True)
+
     async def begin(self, committed: OpId) -> tablet_copy_pb2.BeginCopySessionResponse:
-        request = tablet_copy_pb2.BeginCopySessionRequest(
-            dest_uuid=self._source_uuid,
-            tablet_id=self._tablet_id,
-            requestor_uuid=self._context.uuid,
-            committed_op_id=op_id_to_pb(committed),
-        )
-        try:
-            begun = await call(
-                self._stub.BeginCopySession(request, timeout=self._options.begin_timeout_s), address=self._address
-            )
-        except KuduError as error:
-            raise self._of_source(error) from error
+        begun = await self._call_begin(committed)
         self._session_id = begun.session_id
         shown = self._context.copies.copy_to_here(self._tablet_id)
         if shown is not None:
             shown.session_id = begun.session_id
             shown.table_name = shown.table_name or begun.superblock.table_name
         return begun
+
+    async def _call_begin(
+        self, committed: OpId, *, check_only: bool = False
+    ) -> tablet_copy_pb2.BeginCopySessionResponse:
+        request = tablet_copy_pb2.BeginCopySessionRequest(
+            dest_uuid=self._source_uuid,
+            tablet_id=self._tablet_id,
+            requestor_uuid=self._context.uuid,
+            committed_op_id=op_id_to_pb(committed),
+            check_only=check_only,
+        )
+        try:
+            return await call(
+                self._stub.BeginCopySession(request, timeout=self._options.begin_timeout_s), address=self._address
+            )
+        except KuduError as error:
+            raise self._of_source(error) from error
 
     async def end(self, *, succeeded: bool, error: str = "") -> None:
         """Tells the source; if that does not work, the session expires there."""

@@ -34,6 +34,7 @@ class TabletCopyServicer(TabletCopyServiceServicer):
             request.tablet_id,
             target_uuid=request.requestor_uuid,
             committed=op_id_from_pb(request.committed_op_id),  # left out: nothing
+            check_only=request.check_only,
         )
 
     def FetchData(

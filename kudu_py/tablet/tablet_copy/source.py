@@ -11,8 +11,9 @@ From then on what the session names does not change. A target that asks for the 
 did not get the answer) gets the same session, so that it goes on where it was.
 
 A target that finds a file other than its superblock says tells so at the end. The source then reads the file itself,
-and if it is damaged, or was missing when it was asked for, the replica fails, as it does when a compaction finds that:
-its leader will not offer the same again and again, and the replica is replaced. But for one that is all there is.
+and if it is damaged, or was missing or too short when it was asked for, the replica fails, as it does when a compaction
+finds that: its leader will not offer the same again and again, and the replica is replaced. But for one that is all
+there is.
 
 When a session ends well the pins go at once, the anchor only when the leader finds that the new replica answers:
 between those the log may not let go of what the new replica lacks (seed 000, "Process for adding a new node", step 4).
@@ -126,12 +127,13 @@ class CopySessions:
     # Opening.
 
     async def begin(
-        self, tablet_id: str, *, target_uuid: str, committed: OpId
+        self, tablet_id: str, *, target_uuid: str, committed: OpId, check_only: bool = False
     ) -> tablet_copy_pb2.BeginCopySessionResponse:
         """Opens a session, or gives the one that this target has.
 
         Args:
             committed: what the source must hold.
+            check_only: opens none, and says only whether it would.
 
         Raises:
             KuduError: INVALID_ARGUMENT, TABLET_NOT_FOUND, TABLET_NOT_RUNNING, TABLET_FAILED; ILLEGAL_STATE if it lags;
@@ -143,6 +145,8 @@ class CopySessions:
             raise KuduError(ErrorCode.INVALID_ARGUMENT, f"server {target} cannot copy a replica from itself")
         replica = self._hosted.replica(require_id(tablet_id, "tablet_id"))
         self._require_holds(replica, committed)
+        if check_only:
+            return tablet_copy_pb2.BeginCopySessionResponse()
         session = self._known(replica, target, committed)
         if session is None:
             await self._log_durable(replica)
@@ -298,6 +302,11 @@ class CopySessions:
                     self._session(session_id)  # unless the replica was deleted meanwhile
                     self._fail(session, path, "it is missing")
                     raise missing from error
+                except KuduError:
+                    self._session(session_id)
+                    if kind == tablet_copy_pb2.CopyFile.ROWS:  # a follower may cut its log meanwhile
+                        self._fail(session, path, "it ends early")
+                    raise
                 except OSError as error:
                     raise KuduError(
                         ErrorCode.IO_ERROR, f"{path} cannot be read at the source: {error}", details={"path": path}
