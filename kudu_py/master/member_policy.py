@@ -187,6 +187,7 @@ class MemberPolicy:
     def look(self, reign: Reign, tablet: TabletEntry, now_s: float) -> bool:
         """Starts the next step of a tablet if one is due. False: there is nothing to do until something is reported."""
         if tablet.state is not TabletState.RUNNING:
+            self._care.pop(tablet.tablet_id, None)
             return False
         if not self._is_settled(now_s):
             return True

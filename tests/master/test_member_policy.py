@@ -309,3 +309,19 @@ def test_a_reign_that_has_ended_makes_no_change(tell):
         assert not rig.changes
 
     tell(story)
+
+
+def test_a_tablet_that_was_deleted_is_not_counted_as_blocked_any_more(tell):
+    async def story(rig):
+        rig.silent = {2, 3, 4, 5}
+        rig.health = {2: PeerHealth.UNREACHABLE, 3: PeerHealth.UNREACHABLE}
+        await rig.run(PATIENCE_S + 5)
+        assert rig.policy.blocked_count == 1
+        (entry,) = rig.state.tablets.values()
+        table = replace(rig.state.tables[TABLE], state=TableState.REMOVED)
+        gone = CatalogChange((entry.moved_to(TabletState.DELETED, "dropped"),), (table,))
+        await rig.committer.commit([], lambda state: gone)
+        await rig.run(1)
+        assert rig.policy.blocked_count == 0
+
+    tell(story)

@@ -280,11 +280,14 @@ def plan_ends(
     servers: list[TabletServerEntry] = []
     for operation in state.open_operations:
         error = _failure(state, operation, lost)
+        is_done = error is None and _is_done(state, operation)
+        if is_done:
+            error = _overridden(state, operation)
         if error is not None:
             operations.append(operation.ended(OperationState.FAILED, now_micros=now_micros, error=error))
             if operation.server is not None:
                 servers.append(TabletServerEntry(operation.server, TabletServerMode.NORMAL, now_micros))
-        elif _is_done(state, operation):
+        elif is_done:
             operations.append(operation.ended(OperationState.DONE, now_micros=now_micros))
             if operation.server is not None:
                 servers.append(TabletServerEntry(operation.server, TabletServerMode.RETIRED, now_micros))
@@ -325,6 +328,17 @@ def _is_done(state: CatalogState, operation: OperationEntry) -> bool:
     assert operation.from_ is not None
     assert operation.to is not None
     return operation.to in tablet.config.voters and tablet.config.member(operation.from_) is None
+
+
+def _overridden(state: CatalogState, operation: OperationEntry) -> str | None:
+    """Why a number of voters did not come about, although every tablet has as many as it is meant to have."""
+    if operation.kind is not OperationKind.CHANGE_VOTING_REPLICA_COUNT:
+        return None
+    others = [tablet for tablet in covered(state, operation) if state.wanted_voters(tablet) != operation.count]
+    if not others:
+        return None
+    number = counted(state.wanted_voters(others[0]), "voter")
+    return f"another call has asked for {number} of tablet {others[0].tablet_id} meanwhile, and that stands"
 
 
 def _has_wanted_voters(state: CatalogState, tablet: TabletEntry) -> bool:

@@ -117,7 +117,7 @@ class CatalogState:
         if change.operations or change.forgotten:
             operations = {**operations, **{operation.operation_id: operation for operation in change.operations}}
             for operation_id in change.forgotten:
-                del operations[operation_id]
+                operations.pop(operation_id, None)  # Of two that begin at once, both may find it to be the oldest.
             still_open = tuple(
                 sorted(
                     (operation for operation in operations.values() if operation.is_open),

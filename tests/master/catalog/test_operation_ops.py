@@ -295,6 +295,18 @@ def test_a_change_of_number_is_done_when_every_tablet_has_it(rig):
     assert rig.ends().operations[0].state is OperationState.DONE
 
 
+@pytest.mark.parametrize("of_table", [True, False])
+def test_a_number_that_was_changed_since_is_not_told_to_be_done(rig, of_table):
+    rig.count(5, of_table=of_table)
+    tablets = [tablet.tablet_id for tablet in rig.state.tablets_of(rig.table_id)]
+    rig.put(voters=(1, 2, 3, 4, 5), tablet_ids=tablets)
+    rig.put(voters=(1, 2, 3, 4))
+    rig.apply(CatalogChange((replace(rig.tablet, wanted_voters=4),)))
+    assert rig.ends().operations[0].state is OperationState.FAILED
+    assert f"4 voters of tablet {rig.tablet_id}" in rig.operation.error
+    assert rig.tablet.wanted_voters == 4
+
+
 # Retirement and maintenance.
 
 
@@ -374,3 +386,18 @@ def test_the_oldest_ended_operations_are_forgotten_and_open_ones_never(rig, monk
         rig.cancel()
     rig.move(1, 4)
     assert set(rig.state.operations) == {operation_id(1), operation_id(5), operation_id(6)}
+
+
+def test_two_that_begin_at_once_may_forget_the_same_operation(rig, make, monkeypatch):
+    monkeypatch.setattr(operation_ops, "ENDED_OPERATIONS_KEPT", 1)
+    rig.move()
+    rig.cancel()
+    before = rig.state
+    first = rig.move()
+    rig.state = before
+    second = rig.retire(5)
+    rig.state = before
+    assert first.forgotten == second.forgotten == (operation_id(1),)
+    rig.apply(first)
+    rig.apply(second)
+    assert set(rig.state.operations) == {operation_id(2), operation_id(3)}
