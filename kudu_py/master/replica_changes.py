@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ from kudu_py.consensus.core.model import Member, MemberType, RaftConfig
 from kudu_py.env.clock import Clock
 from kudu_py.master.catalog.change import NO_CHANGE, CatalogChange
 from kudu_py.master.catalog.committer import Committer, LockKey, LockKind
-from kudu_py.master.catalog.entries import TabletEntry
+from kudu_py.master.catalog.entries import TabletEntry, TabletServerMode
 from kudu_py.master.catalog.operation_ops import (
     require_member,
     require_no_member,
@@ -89,10 +90,12 @@ class _Intent:
 
     Attributes:
         set_to: the wanted number of voters; None: it was left alone.
+        before: what it was.
         is_begun: the call may have been made.
     """
 
     set_to: int | None = None
+    before: int = 0
     is_begun: bool = False
 
 
@@ -291,24 +294,25 @@ class ReplicaChanges:
         self, tablet_id: TabletId, wanted: _Wanted, expected_config_index: int | None, deadline_s: float
     ) -> RaftConfig:
         require_running(self._committer.require_reign().state.tablet(tablet_id))  # What is refused waits for no turn.
-        async with self._turns.turn(tablet_id):
-            before = self._committer.require_reign().state.tablet(tablet_id).wanted_voters
+        async with AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turns.turn(tablet_id))
             intent = _Intent()
             try:
                 return await self._carry_out(tablet_id, wanted, expected_config_index, deadline_s, intent)
             except KuduError as error:
                 if intent.set_to is not None and error.verdict is Verdict.UNKNOWN:
-                    self._spawn(self._find_out(tablet_id, wanted, intent.set_to, before))
+                    self._spawn(self._find_out(tablet_id, wanted, intent, turn.pop_all()))
                 elif intent.set_to is not None:
-                    await self._restore(tablet_id, intent.set_to, before)
+                    await self._restore(tablet_id, intent)
                 raise
 
-    async def _find_out(self, tablet_id: TabletId, wanted: _Wanted, set_to: int, before: int) -> None:
+    async def _find_out(self, tablet_id: TabletId, wanted: _Wanted, intent: _Intent, turn: AsyncExitStack) -> None:
         """After the caller was told that the outcome is unknown: keeps the wanted number or puts it back.
 
-        A change that is not committed in time is undone by its leader, seconds later.
+        A change that is not committed in time is undone by its leader, seconds later. The turn ends with this: whoever
+        came in between would count on a number that may yet be put back.
         """
-        async with self._turns.turn(tablet_id):
+        async with turn:
             deadline_s = self._clock.monotonic() + _FIND_OUT_S
             while self._left_s(deadline_s) > 0:
                 await self._pause(_FIND_OUT_PAUSE, deadline_s)
@@ -321,7 +325,7 @@ class ReplicaChanges:
                     await self._reached(tablet_id, wanted, view.committed)
                     return
                 if view.pending is None:
-                    await self._restore(tablet_id, set_to, before)
+                    await self._restore(tablet_id, intent)
                     return
 
     async def _carry_out(
@@ -389,10 +393,16 @@ class ReplicaChanges:
         now_micros = self._clock.wall_micros()
 
         def plan(state: CatalogState) -> CatalogChange:
-            after = replace(newer_config(state.tablet(tablet_id), config), changed_by_admin_micros=now_micros)
+            before = state.tablet(tablet_id)
+            after = replace(newer_config(before, config), changed_by_admin_micros=now_micros)
             if wanted.sets_wanted_voters:
-                leaving = [*_moving_away(state, tablet_id), *self._lost_voters(replace(after, config=config))]
-                intent.set_to = voters_to_be(wanted.after(config), leaving)
+                if intent.set_to != before.wanted_voters:
+                    intent.before = before.wanted_voters  # Not what was stored here, a try ago.
+                meant = state.wanted_voters(replace(before, wanted_voters=intent.before))
+                leaving = [*_moving_away(state, after), *self._lost_voters(replace(after, config=config))]
+                intent.set_to = voters_to_be(
+                    wanted.after(config), leaving, replacements=max(0, len(config.voters) - meant)
+                )
                 after = replace(after, wanted_voters=intent.set_to)
             return CatalogChange((after,))
 
@@ -415,17 +425,17 @@ class ReplicaChanges:
         _log.info("replica_changed", tablet=tablet_id, change=wanted.what, config_index=config.config_index)
         return config
 
-    async def _restore(self, tablet_id: TabletId, set_to: int, before: int) -> None:
+    async def _restore(self, tablet_id: TabletId, intent: _Intent) -> None:
         def plan(state: CatalogState) -> CatalogChange:
             tablet = state.tablets[tablet_id]
-            if not tablet.is_live or tablet.wanted_voters != set_to or set_to == before:
+            if not tablet.is_live or tablet.wanted_voters != intent.set_to or intent.set_to == intent.before:
                 return NO_CHANGE
-            return CatalogChange((replace(tablet, wanted_voters=before),))
+            return CatalogChange((replace(tablet, wanted_voters=intent.before),))
 
         try:
             await self._committer.commit([LockKey(LockKind.TABLET, tablet_id)], plan)
         except KuduError as error:
-            _log.warning("wanted_voters_not_restored", tablet=tablet_id, wanted_voters=set_to, error=str(error))
+            _log.warning("wanted_voters_not_restored", tablet=tablet_id, wanted_voters=intent.set_to, error=str(error))
 
     async def _until_voter(
         self, tablet_id: TabletId, server: ServerId, config: RaftConfig, deadline_s: float
@@ -547,9 +557,12 @@ def _without(config: RaftConfig, server: ServerId) -> RaftConfig:
     return replace(config, members=tuple(member for member in config.members if member.uuid != server))
 
 
-def _moving_away(state: CatalogState, tablet_id: TabletId) -> list[ServerId]:
-    move = state.move_of(tablet_id)
-    return [move.from_] if move is not None and move.from_ is not None else []
+def _moving_away(state: CatalogState, tablet: TabletEntry) -> list[ServerId]:
+    """Members that a move or a retirement takes away."""
+    move = state.move_of(tablet.tablet_id)
+    retired = (TabletServerMode.RETIRING, TabletServerMode.RETIRED)
+    leaving = [member.uuid for member in tablet.config.members if state.mode_of(member.uuid) in retired]
+    return [*leaving, *([move.from_] if move is not None and move.from_ is not None else [])]
 
 
 def _require_not_last(tablet: TabletEntry, member: Member, what: str) -> None:

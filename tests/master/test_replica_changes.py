@@ -15,7 +15,17 @@ from kudu_py.common.schema import ColumnSchema, DataType, Schema
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig, Role
 from kudu_py.master.catalog.change import CatalogChange
 from kudu_py.master.catalog.committer import Committer
-from kudu_py.master.catalog.entries import TableEntry, TableState, TabletEntry, TabletState
+from kudu_py.master.catalog.entries import (
+    OperationEntry,
+    OperationId,
+    OperationKind,
+    TableEntry,
+    TableState,
+    TabletEntry,
+    TabletServerEntry,
+    TabletServerMode,
+    TabletState,
+)
 from kudu_py.master.catalog.placement import Candidate
 from kudu_py.master.catalog.replica_ops import ChangeKind, ConfigChange
 from kudu_py.master.catalog.state import CatalogState
@@ -240,6 +250,62 @@ def test_an_outcome_that_is_unknown_to_the_caller_is_found_out_after(tell, takes
         rig.group.pending = None
         await asyncio.sleep(3)
         assert rig.tablet.wanted_voters == (4 if takes_effect else 0)
+
+    tell(story)
+
+
+def test_a_change_waits_until_the_outcome_of_the_one_before_is_known(tell):
+    async def story(rig):
+        lost = KuduError(ErrorCode.UNAVAILABLE, "cut off", verdict=Verdict.UNKNOWN)
+        rig.group.answers = [(lost, False)] * 100
+        adding = asyncio.create_task(rig.add(timeout_s=1.0))
+        await asyncio.sleep(0.5)
+        other = asyncio.create_task(rig.add(5))
+        await refused(adding, ErrorCode.TIMED_OUT)
+        rig.group.answers = []
+        await other
+        await asyncio.sleep(5)
+        assert [member.uuid for member in rig.tablet.config.members] == [server(n) for n in (1, 2, 3, 5)]
+        assert rig.tablet.wanted_voters == 4
+        assert not rig.turns.is_taken(TABLET)
+
+    tell(story)
+
+
+def test_a_number_that_is_changed_while_a_change_is_tried_is_what_is_put_back(tell):
+    async def story(rig):
+        again = KuduError(ErrorCode.UNAVAILABLE, "not now", verdict=Verdict.TRY_LATER)
+        rig.group.answers = [(again, False)] * 100
+        adding = asyncio.create_task(rig.add(timeout_s=2.0))
+        await asyncio.sleep(0.5)
+        await rig.committer.commit([], lambda state: CatalogChange((replace(rig.tablet, wanted_voters=5),)))
+        await refused(adding, ErrorCode.TIMED_OUT)
+        assert rig.tablet.wanted_voters == 5
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("voters", "joining", "way"),
+    [((1, 2, 3), (4,), "retire"), ((1, 2, 3, 4), (), "retire"), ((1, 2, 3, 4), (), "move")],
+)
+def test_a_replica_that_is_being_replaced_is_not_counted_beside_its_replacement(tell, voters, joining, way):
+    async def story(rig):
+        members = [Member(server(n), MemberType.VOTER, f"host{n}:7050") for n in voters]
+        members += [Member(server(n), MemberType.PRE_VOTER, f"host{n}:7050", promote=True) for n in joining]
+        rig.group.config = RaftConfig(6, tuple(members))
+        if way == "retire":
+            change = CatalogChange(servers=(TabletServerEntry(server(3), TabletServerMode.RETIRING),))
+        else:
+            move = OperationEntry(
+                OperationId("0f" * 16), OperationKind.MOVE_REPLICA, tablet_id=TABLET, from_=server(3), to=server(4)
+            )
+            change = CatalogChange(operations=(move,))
+        await rig.committer.commit([], lambda state: change)
+        await rig.remove(2)
+        assert rig.tablet.wanted_voters == 2
+        await rig.add(2)
+        assert rig.tablet.wanted_voters == 3
 
     tell(story)
 

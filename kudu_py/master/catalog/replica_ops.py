@@ -196,7 +196,7 @@ def is_lost(member: Member, health: Health, around: Surroundings) -> bool:
     return health is Health.PAST_HELP or (health is Health.FAILED and not is_expected)
 
 
-def voters_to_be(config: RaftConfig, leaving: Iterable[ServerId] = ()) -> int:
+def voters_to_be(config: RaftConfig, leaving: Iterable[ServerId] = (), *, replacements: int = 0) -> int:
     """How many voters a config will have when all that has begun is done.
 
     A member about to be promoted and a voter that is to be replaced make one together.
@@ -204,11 +204,12 @@ def voters_to_be(config: RaftConfig, leaving: Iterable[ServerId] = ()) -> int:
     Args:
         config: the members.
         leaving: voters that are to be replaced although they are not marked.
+        replacements: voters that stand in for one of these already.
     """
     outgoing = set(leaving)
     joining = len(joining_voters(config))
     replaced = sum(m.replace or m.uuid in outgoing for m in config.members if m.member_type is MemberType.VOTER)
-    return len(config.voters) + joining - min(joining, replaced)
+    return len(config.voters) + joining - min(joining + replacements, replaced)
 
 
 def next_step(

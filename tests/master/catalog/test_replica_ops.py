@@ -399,6 +399,8 @@ def test_a_replacement_on_its_way_makes_one_voter_together_with_what_it_replaces
     assert voters_to_be(Group({1: H, 2: H, 3: H}, {4: U}).config) == 4
     assert voters_to_be(Group({1: H, 2: H, 3: H}, {4: U}).config, [server(3)]) == 3
     assert voters_to_be(Group({1: H, 2: H, 3: H}, learners={4: U}).config) == 3
+    assert voters_to_be(Group({1: H, 2: H, 3: H}).config, [server(3)], replacements=1) == 2
+    assert voters_to_be(Group({1: H, 2: H, 3: H}).config, replacements=1) == 3, "the one that was replaced is gone"
 
 
 # All groups there are.
