@@ -372,9 +372,10 @@ class TabletManager:
         self, key: TabletId, reason: str, expected_config_index_max: int | None, delete_type: DeleteType
     ) -> None:
         is_forgotten = delete_type is DeleteType.DELETED_COMPLETELY
-        if not (is_forgotten and key in self._hosted.tombstones):
-            self._require_config_index(self.replica(key), expected_config_index_max)
+        replica = None if is_forgotten and key in self._hosted.tombstones else self.replica(key)
         with self._hosted.transition(key, "being deleted"):
+            if replica is not None and expected_config_index_max is not None:
+                _require_config_index(key, await self._config_index(replica), expected_config_index_max)
             if key in self._hosted.replicas:
                 await self._remover.tombstone(key, is_forgotten=is_forgotten)
             elif is_forgotten and key in self._hosted.tombstones:
@@ -384,16 +385,14 @@ class TabletManager:
         _log.info("replica_deleted", tablet=key, reason=reason, delete_type=delete_type.value)
         self._context.on_report(key)
 
-    def _require_config_index(self, replica: TabletReplica, expected_max: int | None) -> None:
-        if expected_max is None or replica.state is not ReplicaState.RUNNING:
-            return
-        found = replica.consensus.committed_config.config_index
-        if found > expected_max:
-            raise KuduError(
-                ErrorCode.CAS_FAILED,
-                f"the committed config of tablet {replica.tablet_id} has index {found}, above {expected_max}",
-                details={"config_index": str(found)},
-            )
+    async def _config_index(self, replica: TabletReplica) -> int:
+        """Of the committed config, also of one that does not run: it may count all the same. 0 if nobody can say."""
+        if replica.state is ReplicaState.RUNNING:
+            return replica.consensus.committed_config.config_index
+        try:
+            return (await self._voters.load(replica.tablet_id)).durable.config.config_index
+        except (KuduError, OSError):
+            return 0  # Without what it promised it never runs again.
 
     # Copying.
 
@@ -438,3 +437,12 @@ class TabletManager:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
+
+
+def _require_config_index(tablet_id: TabletId, found: int, expected_max: int) -> None:
+    if found > expected_max:
+        raise KuduError(
+            ErrorCode.CAS_FAILED,
+            f"the committed config of tablet {tablet_id} has index {found}, above {expected_max}",
+            details={"config_index": str(found)},
+        )

@@ -14,6 +14,7 @@ from kudu_py.common.ids import TabletId
 from kudu_py.common.opid import OpId
 from kudu_py.common.schema import Schema
 from kudu_py.consensus.core.model import RaftConfig
+from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.env.disk import Disk
 from kudu_py.pb import consensus_pb2
 from kudu_py.pb.consensus_pb2_grpc import ConsensusServiceStub
@@ -227,6 +228,27 @@ def test_a_deletion_is_refused_if_the_config_has_moved_on(simulate: Simulate):
         error = await refusal(host.manager.delete_tablet(other, expected_config_index_max=4))
         assert error.code is ErrorCode.CAS_FAILED
         assert replica.state is ReplicaState.RUNNING
+        await group.stop()
+
+    simulate(main())
+
+
+def test_a_deletion_is_refused_of_a_replica_that_does_not_run_if_its_file_says_that_the_config_has_moved_on(
+    simulate: Simulate,
+):
+    async def main() -> None:
+        group, host = await started()
+        tablet_id = await group.create()
+        replica = await group.leader(tablet_id)
+        await replica.stop()
+        record = (await host.manager._voters.load(tablet_id)).durable
+        path = host.manager.context.directories.consensus_metadata_path(tablet_id)
+        moved_on = replace(record, config=replace(record.config, config_index=5))
+        ConsensusMetadata.create(host.manager.context.threads.disk, path, moved_on)
+        error = await refusal(host.manager.delete_tablet(tablet_id, expected_config_index_max=4))
+        assert error.code is ErrorCode.CAS_FAILED
+        await host.manager.delete_tablet(tablet_id, expected_config_index_max=5)
+        assert [each.tablet_id for each in host.manager.tombstones()] == [tablet_id]
         await group.stop()
 
     simulate(main())
