@@ -6,9 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 
+import pytest
+
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.master.catalog.options import CatalogOptions
+from kudu_py.pb import consensus_pb2, consensus_pb2_grpc
+from kudu_py.rpc.call import call
 from kudu_py.testing import sim_loop
 from kudu_py.testing.sim_cluster import SimCluster
+from kudu_py.testing.sim_tserver import SimTabletServer
 from kudu_py.testing.sim_writers import SimWriters
 
 IMPATIENT = CatalogOptions(follower_unavailable_considered_failed_s=5.0, tserver_unresponsive_timeout_s=3.0)
@@ -99,3 +105,28 @@ def test_an_empty_server_that_joins_gets_its_share():
             )
 
     sim_loop.run(main(), seed=10)
+
+
+def test_a_server_that_lost_its_disk_comes_back_under_a_new_name_and_its_old_replicas_are_replaced():
+    async def main():
+        cluster = SimCluster(11, tservers=3, catalog=IMPATIENT)
+        async with written_to(cluster, buckets=2) as tablet_ids:
+            await asyncio.sleep(2)
+            lost = cluster.tservers.pop(1)
+            await lost.crash()
+            found = SimTabletServer.make(
+                cluster.network, lost.address, master_addresses=cluster.master_addresses, settings=lost.settings
+            )
+            cluster.tservers.append(found)
+            await found.start()
+
+            channel = cluster.network.dialer("admin:1").channel(lost.address)
+            request = consensus_pb2.GetConsensusStateRequest(dest_uuid=lost.uuid)
+            with pytest.raises(KuduError) as refused:
+                await call(consensus_pb2_grpc.ConsensusServiceStub(channel).GetConsensusState(request, timeout=5.0))
+            assert refused.value.code is ErrorCode.WRONG_SERVER_UUID
+            await cluster.wait_until(
+                lambda: all(len(each) == 3 and found.uuid in each for each in hosts(cluster, tablet_ids))
+            )
+
+    sim_loop.run(main(), seed=11)
