@@ -123,7 +123,8 @@ def require_obedience(order: CopyOrder, local: LocalReplica) -> None:
     2. A caller of an older term is a leader of old; what it leads may lack what is here (Kudu's
        `TestRejectRogueLeader`). See `LocalReplica.caller_term_min`.
     3. A log that ends elsewhere than the caller believes has moved on since.
-    4. The leader itself is not replaced: its log is what the others are measured by.
+    4. The leader itself is not replaced, whatever term a caller names: its log is what the others are measured by, and
+       one that does not know yet that it was deposed learns that from who leads, not from an order.
     5. If the own log cannot be read, nobody can tell here whether a source holds all that was acknowledged. The leader
        of a term at or above the own does; another replica might not.
 
@@ -148,7 +149,7 @@ def require_obedience(order: CopyOrder, local: LocalReplica) -> None:
             f"{order.last_op_id}",
             local,
         )
-    if local.is_leader and order.caller_term == local.term:
+    if local.is_leader:
         raise _illegal_state(
             f"this server leads tablet {tablet_id} in term {local.term}; make it step down before its replica is "
             "replaced",

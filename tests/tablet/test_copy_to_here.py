@@ -288,9 +288,11 @@ def test_a_leader_is_not_replaced(simulate: Simulate):
         request = await rig.request(
             dest_uuid=host.uuid, caller_uuid=other.uuid, source_uuid=other.uuid, source_address=other.address
         )
-        error = await refusal(host.manager.start_tablet_copy(request))
-        assert error.code is ErrorCode.ILLEGAL_STATE
-        assert "leads" in error.message
+        for term in (request.caller_term, request.caller_term + 1000):
+            request.caller_term = term
+            error = await refusal(host.manager.start_tablet_copy(request))
+            assert error.code is ErrorCode.ILLEGAL_STATE
+            assert "leads" in error.message
         assert leader.state is ReplicaState.RUNNING
         await rig.group.stop()
 
