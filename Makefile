@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEV := .venv/.installed-dev
 DEMO := .venv/.installed-demo
+INNER ?= (slow or not slow)
 
 .PHONY: help demo test check fix sim bench bench-peers protos wheel clean
 help: ; @grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 demo: $(DEMO) ; @$(BIN)/kudu-py demo --dir build/demo  ## a cluster of real processes, the flights pipeline on Spark, and a report
-test: $(DEV) build/bin/grpcurl ; $(BIN)/python -m pytest -q -n 2 -m "not integration and not spark" $(PYTEST_ARGS) && $(BIN)/python -m pytest -m "integration or spark" $(PYTEST_ARGS)  ## all tests, real daemons and real Spark among them
+test: $(DEV) build/bin/grpcurl ; $(BIN)/python -m pytest -q -n 2 -m "$(INNER) and not integration and not spark" $(PYTEST_ARGS) && $(BIN)/python -m pytest -m "integration or spark" $(PYTEST_ARGS)  ## all tests, real daemons and real Spark among them
 check: $(DEV) ; $(BIN)/python tests/gate.py  ## the read-only gate: format, lint, types, layers, protos, fast tests
 fix: $(DEV) ; $(BIN)/ruff check --fix -q . ; $(BIN)/ruff format -q .  ## format, and mend what can be mended
 sim: $(DEV) ; KUDU_SIM_SEEDS=$(or $(SEEDS),40) $(BIN)/python -m pytest -q -n 2 -m "slow and not spark and not integration"  ## the slow ring: many more seeds of the simulated faults; SEEDS=1000 for a soak
