@@ -19,7 +19,7 @@ from kudu_py.cli.arguments import FormatOption, ReportFormat, TabletArgument, Ye
 from kudu_py.cli.console import make_console, plain_table, say
 from kudu_py.cli.progress import Progress, ProgressLine
 from kudu_py.cli.remote_replica import server_uuid
-from kudu_py.cli.unsafe_config import NO_WAY_BACK, confirm, now_micros
+from kudu_py.cli.unsafe_config import DELETES_A_MEMBER, FORGETS_ITS_VOTES, NO_WAY_BACK, confirm, now_micros
 from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId, is_id
@@ -152,6 +152,7 @@ def delete(
     """
     forgets = " and forget what it voted" if clean_unsafe else ""
     with opened(directory) as files:
+        say(FORGETS_ITS_VOTES if clean_unsafe else DELETES_A_MEMBER)
         confirm(f"Delete the replica of tablet {tablet} in {directory}{forgets}?", yes=yes)
         superblock = files.delete(tablet, now_micros=now_micros(), is_forgotten=clean_unsafe)
     print(_deleted_text(superblock, is_forgotten=clean_unsafe))

@@ -5,7 +5,7 @@ Pure: judges what `majority_recovery` has seen. The rules, in the order in which
 1. A tablet whose voters can still elect a leader is left alone, also if it has none at the moment. A deleted replica
    that remembers the end of its log votes, but for no candidate whose log ends before that.
 2. Nothing is given up while a voter may come back: its server is heard of by the masters, or starts, or is expected
-   back from maintenance. It may hold what the others lack.
+   back from maintenance, or the masters have just started themselves. It may hold what the others lack.
 3. Of the voters that run, the one whose log ends last goes on (Raft's own order: term, then index), and the other
    ones stay members: they are sent what they lack. That log holds all that the others know to be committed, unless
    one of them learnt it in a later term than the log ends in: then each may hold what the other lacks, and a person

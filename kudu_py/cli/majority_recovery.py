@@ -50,6 +50,8 @@ MASTERS_PATIENCE_S: Final = 20.0
 """How long the masters may take to begin with adding a replica before they are asked to."""
 STANDSTILL_S: Final = 60.0
 """A tablet is not waited for any more if no tablet is being copied for so long."""
+LISTENING_PATIENCE_S: Final = 300.0
+"""Masters that have run for less may not have heard of a server yet that is just being started, as they were."""
 AT_ONCE: Final = 8
 """Tablets brought back at once."""
 
@@ -97,12 +99,13 @@ async def look_at(masters: Masters, tablet_id: str) -> TabletSeen:
 
 async def _look(masters: Masters, named: Sequence[tuple[str, master_pb2.TabletLocations]]) -> list[TabletSeen]:
     servers = {server.uuid: server for server in await masters.servers()}
+    listening_s = await masters.running_s()
     addresses = {replica.ts_uuid: replica.rpc_address for _, tablet in named for replica in tablet.replicas}
     addresses.update({server.uuid: server.rpc_address for server in servers.values()})
     uuids = sorted(addresses)
     answers = await asyncio.gather(*[_ask_server(masters.dialer, uuid, addresses[uuid]) for uuid in uuids])
     seen = dict(zip(uuids, answers, strict=True))
-    return [tablet_seen(table, tablet, servers, seen) for table, tablet in named]
+    return [tablet_seen(table, tablet, servers, seen, listening_s=listening_s) for table, tablet in named]
 
 
 async def _tables(masters: Masters) -> list[master_pb2.ListTablesResponse.TableInfo]:
@@ -160,12 +163,15 @@ def tablet_seen(
     tablet: master_pb2.TabletLocations,
     servers: dict[str, ServerSeen],
     answers: dict[str, ServerAnswer],
+    *,
+    listening_s: float,
 ) -> TabletSeen:
     """A tablet as it is judged, out of what was asked: the members of the newest committed config that anybody told of.
 
     Args:
         servers: by uuid, as the masters know them.
         answers: by uuid, of all servers of which anything is known.
+        listening_s: for how long the masters have listened for servers.
     """
     configs = [
         status.consensus_state.committed_config
@@ -182,7 +188,9 @@ def tablet_seen(
             ],
         )
     members = [
-        replica_seen(member, tablet.tablet_id, servers.get(member.uuid), answers.get(member.uuid))
+        replica_seen(
+            member, tablet.tablet_id, servers.get(member.uuid), answers.get(member.uuid), listening_s=listening_s
+        )
         for member in newest.members
     ]
     voters = sum(member.is_voter for member in members)
@@ -190,18 +198,25 @@ def tablet_seen(
 
 
 def replica_seen(
-    member: consensus_pb2.Member, tablet_id: str, server: ServerSeen | None, answer: ServerAnswer | None
+    member: consensus_pb2.Member,
+    tablet_id: str,
+    server: ServerSeen | None,
+    answer: ServerAnswer | None,
+    *,
+    listening_s: float,
 ) -> ReplicaSeen:
     """How one member stands.
 
     Args:
         server: as the masters know it; None if they have not heard of it since they started.
         answer: what it said itself; None if nobody knows where it lives.
+        listening_s: for how long the masters have listened for servers.
     """
     is_voter = member.member_type == consensus_pb2.VOTER
     address = server.rpc_address if server is not None else member.address
     if answer is None or not answer.is_there:
-        standing, why = _of_a_silent_server(server, answer.error if answer is not None else "does not answer")
+        error = answer.error if answer is not None else "does not answer"
+        standing, why = _of_a_silent_server(server, error, listening_s)
         return ReplicaSeen(member.uuid, address, is_voter, standing, why)
     status = (answer.replicas or {}).get(tablet_id)
     if status is None:
@@ -231,7 +246,11 @@ def replica_seen(
     return ReplicaSeen(member.uuid, address, is_voter, Standing.AWAY, doing)
 
 
-def _of_a_silent_server(server: ServerSeen | None, error: str) -> tuple[Standing, str]:
+def _of_a_silent_server(server: ServerSeen | None, error: str, listening_s: float) -> tuple[Standing, str]:
+    if server is None and listening_s < LISTENING_PATIENCE_S:
+        # After a power cut all are started at once, and nobody knows yet who comes back.
+        ran = duration_text(listening_s)
+        return Standing.AWAY, f"{error}; the masters have not heard of it yet, and have run for {ran} only"
     if server is None:
         return Standing.GONE, f"{error}; the masters have not heard of it since they started"
     if server.state == master_pb2.LIVE:

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from kudu_py.cli.console import say
 from kudu_py.cli.ksck import CALL_TIMEOUT_S, leader_master
+from kudu_py.cli.unsafe_config import now_micros
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.ids import is_id
 from kudu_py.pb import master_pb2, master_pb2_grpc
@@ -109,6 +110,12 @@ class Masters:
         request = master_pb2.ListTabletServersRequest()
         answer = await self.ask(lambda stub: stub.ListTabletServers(request, timeout=CALL_TIMEOUT_S))
         return list(answer.servers)
+
+    async def running_s(self) -> float:
+        """For how long the leader has run, as far as the clocks of its host and of this one agree."""
+        request = master_pb2.GetMasterRegistrationRequest()
+        answer = await self.ask(lambda stub: stub.GetMasterRegistration(request, timeout=CALL_TIMEOUT_S))
+        return (now_micros() - answer.registration.start_time_micros) / 1e6
 
     async def server_uuid(self, given: str) -> str:
         """The uuid of the tablet server that a user means; a whole uuid is believed, the master judges it."""

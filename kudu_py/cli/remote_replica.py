@@ -21,7 +21,14 @@ from kudu_py.cli.ksck import CALL_TIMEOUT_S
 from kudu_py.cli.membership import config_json, config_text
 from kudu_py.cli.op import EXIT_INTERRUPTED
 from kudu_py.cli.progress import Progress, ProgressLine
-from kudu_py.cli.unsafe_config import NO_WAY_BACK, caller_id, confirm, unsafe_change_config
+from kudu_py.cli.unsafe_config import (
+    DELETES_A_MEMBER,
+    FORGETS_ITS_VOTES,
+    NO_WAY_BACK,
+    caller_id,
+    confirm,
+    unsafe_change_config,
+)
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import mint_id
 from kudu_py.common.opid import OpId
@@ -297,6 +304,7 @@ def delete(
     address = check_address(tserver, "TSERVER")
     kind = tserver_admin_pb2.DELETED_COMPLETELY if clean_unsafe else tserver_admin_pb2.TOMBSTONED
     forgets = " and forget what it voted" if clean_unsafe else ""
+    say(FORGETS_ITS_VOTES if clean_unsafe else DELETES_A_MEMBER)
     confirm(f"Delete the replica of tablet {tablet} on {address}{forgets}?", yes=yes)
 
     async def body(dialer: GrpcDialer) -> str:

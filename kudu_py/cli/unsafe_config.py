@@ -25,6 +25,15 @@ Switch off for good what is given up: if a majority of the old members came back
 writes as one tablet. A server that comes back later, one by one, has its replica deleted."""
 
 
+FORGETS_ITS_VOTES: Final = """\
+A replica that forgets what it voted may vote twice in one term, and then two leaders take writes as one. Do it only if
+the replica is no member of its tablet any more, or the tablet itself is gone."""
+
+DELETES_A_MEMBER: Final = """\
+If the replica is a voter, one copy less holds what was acknowledged, until its leader has copied it anew: make sure
+first that a majority of the others runs (`cluster ksck`)."""
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Returns if the user wants it: said by `--yes`, or answered on a terminal.
 

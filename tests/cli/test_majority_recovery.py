@@ -60,13 +60,14 @@ def answered(*statuses):
 SILENT = ServerAnswer(False, "does not answer")
 
 
-def standing(server_known, answer):
-    seen = replica_seen(Member(uuid=A, member_type=VOTER, address="a:1"), TABLET, server_known, answer)
+def standing(server_known, answer, *, listening_s=3600.0):
+    member = Member(uuid=A, member_type=VOTER, address="a:1")
+    seen = replica_seen(member, TABLET, server_known, answer, listening_s=listening_s)
     return seen.standing, seen.why
 
 
 def test_a_replica_that_runs_tells_where_its_log_ends_and_up_to_when_it_is_complete():
-    seen = replica_seen(Member(uuid=A, member_type=VOTER), TABLET, server(A), answered(status()))
+    seen = replica_seen(Member(uuid=A, member_type=VOTER), TABLET, server(A), answered(status()), listening_s=0.0)
 
     assert seen.standing is Standing.RUNS
     assert (seen.last_op_id, seen.term, seen.committed_index) == (OpId(5, 100), 5, 99)
@@ -79,6 +80,11 @@ def test_a_silent_server_is_gone_unless_the_masters_hear_of_it_or_expect_it_back
 
     assert standing(dead, SILENT) == (Standing.GONE, "does not answer, silent for 4 m 3 s")
     assert standing(None, SILENT)[0] is Standing.GONE
+    assert standing(dead, SILENT, listening_s=243.0)[0] is Standing.GONE
+    assert standing(None, SILENT, listening_s=12.0) == (
+        Standing.AWAY,
+        "does not answer; the masters have not heard of it yet, and have run for 12 s only",
+    )
     heard_of = server(A, millis_since_heartbeat=3_400)
     why = "does not answer; the masters heard of it 3.4 s ago, and do not take it for dead yet"
     assert standing(heard_of, SILENT) == (Standing.AWAY, why)
@@ -118,8 +124,8 @@ def test_the_newest_config_that_anybody_tells_of_counts():
     )
     servers = {uuid: server(uuid) for uuid in (A, B, C, D)}
 
-    newer = tablet_seen("t", known, servers, {A: answered(status(9, (A, B, D)))})
-    older = tablet_seen("t", known, servers, {A: answered(status(5, (A, B)))})
+    newer = tablet_seen("t", known, servers, {A: answered(status(9, (A, B, D)))}, listening_s=0.0)
+    older = tablet_seen("t", known, servers, {A: answered(status(5, (A, B)))}, listening_s=0.0)
 
     assert ([replica.uuid for replica in newer.replicas], newer.config_index) == ([A, B, D], 9)
     assert ([replica.uuid for replica in older.replicas], older.config_index) == ([A, B, C], 7)
@@ -129,7 +135,8 @@ def test_the_newest_config_that_anybody_tells_of_counts():
 def lost_tablet():
     known = TabletLocations(tablet_id=TABLET, config_index=7, wanted_voters=3)
     dead = {uuid: server(uuid, master_pb2.DEAD) for uuid in (B, C)}
-    return tablet_seen("t", known, {A: server(A), **dead}, {A: answered(status()), B: SILENT, C: SILENT})
+    answers = {A: answered(status()), B: SILENT, C: SILENT}
+    return tablet_seen("t", known, {A: server(A), **dead}, answers, listening_s=0.0)
 
 
 def test_two_of_three_servers_gone_is_a_loss_with_one_to_go_on():
