@@ -79,7 +79,9 @@ class StreamWriter:
             awaited.add_done_callback(self._resume)
         return False
 
-    def _resume(self, _: object = None) -> None:
+    def _resume(self, awaited: asyncio.Future[Any] | None = None) -> None:
+        if self._writing is None and awaited is not None and not awaited.cancelled():
+            awaited.exception()  # of a write that was given up: asyncio would log that nobody has asked for it
         if self._step():
             self._free()
 

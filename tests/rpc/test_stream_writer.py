@@ -1,6 +1,7 @@
 """A stream's writes, one at a time, on coroutines that wait and fail as grpcio's do."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -93,5 +94,22 @@ def test_nothing_is_called_after_close():
         await asyncio.sleep(1)
         assert (pipe.taken, called) == ([], [])
         assert not writer.is_free
+
+    sim_loop.run(main())
+
+
+def test_how_a_write_ends_that_was_given_up_is_nobodys_business():
+    async def main() -> None:
+        loop, told = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda _, context: told.append(context["message"]))
+        pipe = Pipe()
+        writer = StreamWriter(pipe, lambda: None)
+        writer.write("a")
+        writer.close()
+        pipe.fail(OSError("the peer has died"))
+        del pipe, writer
+        await asyncio.sleep(1)
+        gc.collect()
+        assert told == []
 
     sim_loop.run(main())
