@@ -72,6 +72,7 @@ _log = structlog.get_logger(__name__)
 
 _ASK_PEER_TIMEOUT_S = 2.0
 _ASK_PEER_AGAIN_S = 0.5
+_QUARANTINE_INTERVAL_S = 30.0
 _HANDOVER_TIMEOUT_S = 3.0
 
 
@@ -280,6 +281,7 @@ class Master:
         self._tasks.run_forever(self.reconciler.run(), name="reconciler")
         self._tasks.run_forever(self.rebalancer.run(), name="rebalancer")
         self._tasks.run_forever(self.sys_catalog.keep_up(), name="sys catalog upkeep")
+        self._tasks.run_forever(self._purge_quarantine(), name="quarantine upkeep")
 
     async def drain(self) -> None:
         """Hands the leadership over, for a process on its way out; bounded in time."""
@@ -302,6 +304,12 @@ class Master:
         """Ends the reign and all background work, and touches no file: the half of `stop` that a power cut leaves."""
         self._is_running = False
         await self._work.aclose()
+
+    async def _purge_quarantine(self) -> None:
+        """Until cancelled: removes what a replica of the sys catalog that was copied anew has left, once it is old."""
+        while True:
+            await asyncio.sleep(_QUARANTINE_INTERVAL_S)
+            await self.manager.purge_quarantine()
 
     def _servers(self) -> Servers:
         return servers_of(self.committer.require_reign().state, self.registry, self.clock.monotonic())

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
+from kudu_py.common.ids import SYS_CATALOG_TABLET_ID
 from kudu_py.master.catalog.options import CatalogOptions
 from kudu_py.pb import common_pb2, consensus_pb2, master_pb2, tserver_admin_pb2
+from kudu_py.tablet import quarantine
 
 
 def state(node):
@@ -514,6 +516,17 @@ def test_the_log_of_the_sys_catalog_is_kept_small_by_itself(simulate, monkeypatc
         await asyncio.sleep(25)
         replica = world.master.running.manager.replica("0" * 32)
         assert replica.superblock.checkpoint.index > 10
+
+    simulate(story)
+
+
+def test_what_waits_in_a_masters_quarantine_goes_in_time(simulate):
+    async def story(world):
+        context = world.master.running.manager.context
+        disk, directories = context.threads.disk, context.directories
+        quarantine.open_directory(disk, directories, SYS_CATALOG_TABLET_ID, quarantine.QuarantineKind.DELETED, 0)
+        await asyncio.sleep(40)
+        assert quarantine.entries(disk, directories) == []
 
     simulate(story)
 
