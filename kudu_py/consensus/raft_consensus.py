@@ -53,7 +53,6 @@ from kudu_py.consensus.core.events import (
     Event,
     HardStateDurable,
     LogStalled,
-    ReadIndexRequested,
     RoundsApplied,
     StepDownRequested,
     Token,
@@ -68,7 +67,6 @@ from kudu_py.consensus.core.output import (
     Done,
     Message,
     Output,
-    ReadReady,
     Refused,
     Reply,
     RoleMark,
@@ -85,9 +83,9 @@ from kudu_py.consensus.peer_health import peer_status
 from kudu_py.consensus.peer_links import Answer, PeerLinks
 from kudu_py.consensus.peers import DIVERGED, PeerContext
 from kudu_py.consensus.promises import Promise, Promises
+from kudu_py.consensus.reads import Reads
 from kudu_py.consensus.rounds import Round, Rounds
 from kudu_py.consensus.time_manager import TimeManager
-from kudu_py.consensus.waits import Waits
 from kudu_py.env.clock import Clock, HybridClock
 from kudu_py.env.deadline import DeadlineTimer
 from kudu_py.env.disk import DiskThreads
@@ -231,8 +229,16 @@ class RaftConsensus:
         )
         self._tokens = itertools.count(1)
         self._waiters: dict[Token, Waiter] = {}
-        self._reads: dict[Token, asyncio.Future[int]] = {}
-        self._waits = Waits()
+        self._reads = Reads(
+            tablet_id=tablet_id,
+            raft=self._raft,
+            time=self._time,
+            applier=self._applier,
+            tokens=self._tokens,
+            post=self._step,
+            require_running=self._require_running,
+            not_the_leader=self._not_the_leader,
+        )
         self._leader_address: tuple[ServerId, str] | None = None
         self._inbox: deque[Event] = deque()
         self._is_stepping = self._has_left_work = False
@@ -521,18 +527,7 @@ class RaftConsensus:
         Raises:
             KuduError: NOT_THE_LEADER, also if leadership was lost meanwhile.
         """
-        if self._stop_reason is not None:
-            raise self._stop_reason
-        token = next(self._tokens)
-        confirmed: asyncio.Future[int] = self._loop.create_future()
-        self._reads[token] = confirmed
-        try:
-            self._step(ReadIndexRequested(token))
-            index = await confirmed
-        finally:
-            self._reads.pop(token, None)
-        await self.wait_applied(index)
-        return index
+        return await self._reads.read_index()
 
     async def wait_applied(self, index: int) -> None:
         """Waits until the entry at `index`, which must be committed or become so, is applied.
@@ -540,12 +535,7 @@ class RaftConsensus:
         Raises:
             KuduError: the replica stopped.
         """
-        if self._stop_reason is not None:
-            raise self._stop_reason
-        if index > self.applied_index:
-            applied = self._waits.applied(index)
-            self._applier.hurry()
-            await applied
+        await self._reads.wait_applied(index)
 
     async def wait_safe_time(self, timestamp: HybridTime, timeout_s: float) -> None:
         """Waits until a snapshot at `timestamp` is complete here.
@@ -557,24 +547,7 @@ class RaftConsensus:
             was
                 lost meanwhile.
         """
-        if self._stop_reason is not None:
-            raise self._stop_reason
-        self._time.check(timestamp, "the snapshot")
-        if timestamp <= self._time.safe_time:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                if self._raft.role is Role.LEADER:
-                    await self._wait_safe_as_leader(timestamp)
-                else:
-                    await self._wait_safe_as_follower(timestamp)
-        except TimeoutError:
-            raise KuduError(
-                ErrorCode.TIMED_OUT,
-                f"tablet {self.tablet_id}: timestamp {timestamp} was not safe to read within {timeout_s:g} s, "
-                f"safe time is {self.safe_time}",
-                verdict=Verdict.TRY_LATER,
-            ) from None
+        await self._reads.wait_safe_time(timestamp, timeout_s)
 
     # What other replicas ask.
 
@@ -610,7 +583,7 @@ class RaftConsensus:
             assert isinstance(reply, AppendReply), reply
             if reply.accepted and safe and reply.term == request.caller_term:
                 self._time.note_announced(safe, commit_index, self.applied_index)
-                self._waits.note_safe(self._time.safe_time)
+                self._reads.note_safe()
             response = consensus_pb2.UpdateConsensusResponse(
                 responder_uuid=self.uuid,
                 responder_term=reply.term,
@@ -761,9 +734,9 @@ class RaftConsensus:
         for refused in out.refused:
             self._refuse(refused)
         for ready in out.reads_ready:
-            self._note_read_ready(ready)
+            self._reads.note_ready(ready)
         if out.commit_to is not None:
-            is_awaited = self._raft.role is Role.LEADER or len(self._waits) > 0
+            is_awaited = self._raft.role is Role.LEADER or self._reads.are_waiting()
             self._applier.commit_to(out.commit_to, is_awaited=is_awaited)
         for follower in out.copy_to:
             self._outbox.ask_for_copy(follower)
@@ -809,19 +782,11 @@ class RaftConsensus:
             error = self._not_the_leader()
         if self._appender.refuse_proposal(refused.token, error):
             return
-        read = self._reads.get(refused.token)
-        if read is not None:
-            if not read.done():
-                read.set_exception(error)
+        if self._reads.refuse(refused.token, error):
             return
         waiter = self._waiters.pop(refused.token, None)
         if waiter is not None:
             waiter(error)
-
-    def _note_read_ready(self, ready: ReadReady) -> None:
-        read = self._reads.get(ready.token)
-        if read is not None and not read.done():
-            read.set_result(ready.index)
 
     def _note_role(self, mark: RoleMark) -> None:
         if mark.role is Role.LEADER:
@@ -890,8 +855,7 @@ class RaftConsensus:
         self._step(RoundsApplied(index))
         # Whoever is served from the log's memory has these; a follower far behind is served from the disk.
         self.log.release_cache(min(index, self._raft.replicated_index))
-        self._waits.note_applied(index)
-        self._waits.note_safe(self._time.safe_time)
+        self._reads.note_applied(index)
 
     def _on_deadline(self) -> None:
         if self._stop_reason is None:
@@ -913,30 +877,12 @@ class RaftConsensus:
             raise self._stop_reason
 
     async def _ask(self, event: Callable[[Token], Event]) -> Reply:
-        if self._stop_reason is not None:
-            raise self._stop_reason
+        self._require_running()
         answered: asyncio.Future[Reply] = self._loop.create_future()
         token = next(self._tokens)
         self._waiters[token] = lambda reply: settle(answered, reply)
         self._step(event(token))
         return await answered
-
-    async def _wait_safe_as_leader(self, timestamp: HybridTime) -> None:
-        """Every entry at or below `timestamp` is in the log once the clock has passed it, if it still leads then."""
-        term = self._raft.term
-        self._time.observe(timestamp, "the snapshot")
-        last_index = self._raft.last_op_id.index
-        await self.read_index()
-        if self._raft.term != term:
-            raise self._not_the_leader()
-        await self.wait_applied(last_index)
-        if self._raft.role is not Role.LEADER or self._raft.term != term:
-            raise self._not_the_leader()
-
-    async def _wait_safe_as_follower(self, timestamp: HybridTime) -> None:
-        safe = self._waits.safe(timestamp)
-        self._applier.hurry()
-        await safe
 
     # Refusals and the end.
 
@@ -1016,7 +962,4 @@ class RaftConsensus:
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
             waiter(reason)
-        for read in self._reads.values():
-            if not read.done():
-                read.set_exception(reason)
-        self._waits.fail_all(reason)
+        self._reads.fail_all(reason)
