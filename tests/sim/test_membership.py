@@ -10,6 +10,7 @@ import pytest
 from kudu_py.testing import sim_loop
 from kudu_py.testing.sim_admin import SimAdmin
 from kudu_py.testing.sim_cluster import SimCluster
+from kudu_py.testing.sim_meddler import SimMeddler
 from kudu_py.testing.sim_trouble import SimTrouble
 from kudu_py.testing.sim_writers import SimWriters
 
@@ -55,3 +56,36 @@ def test_what_was_acknowledged_holds_while_members_change_for_long(seed):
     admin = sim_loop.run(live_through(seed, troubles=20), seed=seed)
 
     assert admin.done
+
+
+async def live_with_a_meddler(seed: int, troubles: int) -> SimMeddler:
+    cluster = SimCluster(seed, tservers=5)
+    await cluster.start()
+    async with cluster.client() as client:
+        table = await cluster.create_table(client, "t")
+        tablet_ids = [tablet.tablet_id for tablet in await table.tablets()]
+        writers, trouble = SimWriters(client, table, cluster.rng), SimTrouble(cluster)
+        meddler = SimMeddler(cluster, tablet_ids)
+        writers.start()
+        meddler.start()
+        for _ in range(troubles):
+            await asyncio.sleep(cluster.rng.random() * 3)
+            await trouble.once()
+            writers.check_alive()
+        await trouble.heal()
+        await meddler.stop()
+        await writers.stop()
+        await cluster.settle_members(tablet_ids)
+        cluster.check_replicas_agree(tablet_ids)
+        await writers.check()
+    await cluster.stop()
+    assert writers.inserted
+    return meddler
+
+
+@pytest.mark.parametrize("troubles", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_what_was_acknowledged_holds_whatever_servers_are_told_directly(troubles):
+    meddler = sim_loop.run(live_with_a_meddler(5, troubles), seed=5)
+
+    assert meddler.done["StartTabletCopy"]
+    assert meddler.refused
