@@ -51,7 +51,7 @@ async def run(results: Results, scale: float) -> None:
     flags = ["--tablet_copy_bytes_per_s=0", "--flush_threshold_secs=2"]
     copied, streamed, written = [], [], []
     with fresh_cluster("tablet_copy", flags=flags) as cluster, AdminCalls(cluster) as calls:
-        calls.wait_for_master()
+        calls.wait_for_master(len(tablet_servers(cluster)))
         async with await aio.connect(cluster.masters) as client:
             await _filled_table(client, rows)
             tablet_id = table_tablet(cluster, calls)
