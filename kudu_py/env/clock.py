@@ -29,6 +29,12 @@ class SystemClock:
         return time.time_ns() // 1000
 
 
+def elapsing_s() -> float:
+    """Monotonic seconds that go on within a turn of the loop, where uvloop's time stands still; for how long a call of
+    the system took."""
+    return time.monotonic()
+
+
 class HybridClock:
     """Timestamps that strictly increase on one server and never fall behind one it was told of.
 

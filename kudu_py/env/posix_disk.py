@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from kudu_py.common.futures import settle
+from kudu_py.env.clock import elapsing_s
 from kudu_py.env.disk import Buffer, Disk, File, write_then_sync
 from kudu_py.env.kernel_aio import open_kernel_aio
 
@@ -249,18 +250,18 @@ class PosixDiskThreads:
         self._put(self._urgent, lambda: write_then_sync(file, offset, buffers), done)
 
     def _writes_on_loop(self, buffers: Sequence[Buffer]) -> bool:
-        return sum(map(len, buffers)) <= LOOP_WRITE_BYTES_MAX and self._loop.time() >= self._on_threads_until
+        return sum(map(len, buffers)) <= LOOP_WRITE_BYTES_MAX and elapsing_s() >= self._on_threads_until
 
     def _write_on_loop(
         self, file: PosixFile, offset: int, buffers: Sequence[Buffer], done: Callable[[BaseException | None], None]
     ) -> None:
-        started = self._loop.time()
+        started = elapsing_s()
         try:
             file.write(offset, buffers)
         except OSError as error:
             self._loop.call_soon(done, error)
             return
-        if (ended := self._loop.time()) - started > SLOW_WRITE_S:
+        if (ended := elapsing_s()) - started > SLOW_WRITE_S:
             self._on_threads_until = ended + SLOW_WRITE_PAUSE_S
 
         def synced(error_number: int) -> None:

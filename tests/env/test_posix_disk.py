@@ -8,6 +8,7 @@ import threading
 import pytest
 import uvloop
 
+from kudu_py.env import posix_disk
 from kudu_py.env.kernel_aio import DEPTH, open_kernel_aio
 from kudu_py.env.posix_disk import (
     LOOP_WRITE_BYTES_MAX,
@@ -162,37 +163,24 @@ def test_after_a_write_that_had_to_wait_for_the_disk_threads_wait_in_the_loops_p
     async def main():
         threads = PosixDiskThreads()
         here = threading.get_ident()
-        file, clock = threads.disk.create(f"{tmp_path}/a"), FakeTime(asyncio.get_running_loop())
-        real = os.pwritev
+        file, real, now_s = threads.disk.create(f"{tmp_path}/a"), os.pwritev, 1000.0
 
         def pwritev(fd, buffers, offset):
             wrote_on.append(threading.get_ident() == here)
-            clock.offset_s += SLOW_WRITE_S if len(wrote_on) == 1 else 0
+            nonlocal now_s
+            now_s += 2 * SLOW_WRITE_S if len(wrote_on) == 1 else 0
             return real(fd, buffers, offset)
 
         monkeypatch.setattr(os, "pwritev", pwritev)
-        monkeypatch.setattr(threads, "_loop", clock)
+        monkeypatch.setattr(posix_disk, "elapsing_s", lambda: now_s)
         for _ in range(2):
             await write_and_sync(threads, file, 0, [b"x"])
-        clock.offset_s += SLOW_WRITE_PAUSE_S
+        now_s += SLOW_WRITE_PAUSE_S
         await write_and_sync(threads, file, 0, [b"x"])
         threads.close()
 
     run(main())
     assert wrote_on == [True, False, True]
-
-
-class FakeTime:
-    """A loop whose clock can be moved on."""
-
-    def __init__(self, loop):
-        self._loop, self.offset_s = loop, 0.0
-
-    def time(self):
-        return self._loop.time() + self.offset_s
-
-    def __getattr__(self, name):
-        return getattr(self._loop, name)
 
 
 def test_the_kernel_says_when_it_takes_no_more_and_what_it_took_ends(run, tmp_path):
