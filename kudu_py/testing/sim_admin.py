@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import master_pb2, master_pb2_grpc
 from kudu_py.rpc.call import call
+from kudu_py.testing.sim_caller import SimCaller
 from kudu_py.testing.sim_cluster import SimCluster
 
 _TIMEOUT_S = 10.0
 _NO_LEADER = frozenset({ErrorCode.NOT_THE_LEADER, ErrorCode.UNAVAILABLE, ErrorCode.TIMED_OUT})
 
 
-class SimAdmin:
-    """Draws a change, asks a master for it, waits for the answer, and again.
+class SimAdmin(SimCaller):
+    """Draws a change and asks a master for it."""
 
-    Attributes:
-        done: answered calls by method. refused: reasons of those that were not.
-    """
-
-    def __init__(self, cluster: SimCluster, tablet_ids: Sequence[str], *, pause_s: float = 0.5) -> None:
-        self._cluster, self._tablet_ids, self._pause_s = cluster, tablet_ids, pause_s
-        self._rng = cluster.rng
-        self._task: asyncio.Task[None] | None = None
+    def __init__(self, cluster: SimCluster, tablet_ids: Sequence[str]) -> None:
+        super().__init__(cluster, tablet_ids, pause_s=0.5)
         self._leader = ""
-        self.done: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-
-    def start(self) -> None:
-        """Begins."""
-        self._task = asyncio.create_task(self._run(), name="administrator")
-
-    async def stop(self) -> None:
-        """Ends; a bug comes out here."""
-        assert self._task is not None
-        self._task.cancel()
-        (result,) = await asyncio.gather(self._task, return_exceptions=True)
-        if isinstance(result, Exception):
-            raise result
 
     async def ask(self, method: str, request: Any, *, timeout_s: float = _TIMEOUT_S) -> Any:
         """A call of MasterService at the leader master, as far as it is known; raises KuduError."""
@@ -49,18 +28,16 @@ class SimAdmin:
         stub = master_pb2_grpc.MasterServiceStub(self._cluster.network.dialer("admin:1").channel(address))
         return await call(getattr(stub, method)(request, timeout=timeout_s), address=address, wrote=True)
 
-    async def _run(self) -> None:
-        while True:
-            method, request = self._draw()
-            try:
-                await self.ask(method, request)
-            except KuduError as error:
-                self.refused[error.code.value] += 1
-                if error.code in _NO_LEADER:
-                    self._leader = error.details.get("leader_address", "")
-            else:
-                self.done[method] += 1
-            await asyncio.sleep(self._rng.random() * 2 * self._pause_s)
+    async def call_once(self) -> None:
+        method, request = self._draw()
+        try:
+            await self.ask(method, request)
+        except KuduError as error:
+            self.refused[error.code.value] += 1
+            if error.code in _NO_LEADER:
+                self._leader = error.details.get("leader_address", "")
+        else:
+            self.done[method] += 1
 
     def _draw(self) -> tuple[str, Any]:
         """Any change of any tablet, to and from any server: many are nonsense, and are to be refused as such."""

@@ -140,16 +140,11 @@ class SimCluster:
 
     def leader_of(self, tablet_id: str) -> SimTabletServer | None:
         """The server of the replica that leads, or believes so, in the latest term."""
-        leading = [
-            (replica.consensus.term, number)
-            for number, tserver in enumerate(self.tservers)
-            if tserver.running is not None
-            for replica in tserver.running.manager.replicas()
-            if replica.tablet_id == tablet_id
-            and replica.state is ReplicaState.RUNNING
-            and replica.consensus.role is Role.LEADER
-        ]
-        return self.tservers[max(leading)[1]] if leading else None
+        leading = [replica.consensus for replica in self.replicas(tablet_id) if replica.consensus.role is Role.LEADER]
+        if not leading:
+            return None
+        latest = max(leading, key=lambda consensus: consensus.term)
+        return next(tserver for tserver in self.tservers if tserver.uuid == latest.uuid)
 
     async def wait_until(self, holds: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Waits, in steps of virtual time, until something holds; fails if a process ended."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,50 +9,30 @@ from kudu_py.common.errors import KuduError
 from kudu_py.pb import consensus_pb2
 from kudu_py.pb.consensus_pb2_grpc import ConsensusServiceStub
 from kudu_py.rpc.call import call
+from kudu_py.testing.sim_caller import SimCaller
 from kudu_py.testing.sim_cluster import SimCluster
 
 _STRANGER = "e" * 32
 _TIMEOUT_S = 3.0
 
 
-class SimMeddler:
-    """Draws a call of ConsensusService to any server, and again: most are nonsense, and none may cost anything that was
-    acknowledged.
-
-    Attributes:
-        done: answered calls by method. refused: reasons of those that were not, behind the method.
+class SimMeddler(SimCaller):
+    """Draws a call of ConsensusService to any server: most are nonsense, and none may cost anything that was
+    acknowledged. Reasons of refusals stand behind the method.
     """
 
-    def __init__(self, cluster: SimCluster, tablet_ids: Sequence[str], *, pause_s: float = 0.3) -> None:
-        self._cluster, self._tablet_ids, self._pause_s = cluster, tablet_ids, pause_s
-        self._rng = cluster.rng
-        self._task: asyncio.Task[None] | None = None
-        self.done: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
+    def __init__(self, cluster: SimCluster, tablet_ids: Sequence[str]) -> None:
+        super().__init__(cluster, tablet_ids, pause_s=0.3)
 
-    def start(self) -> None:
-        """Begins."""
-        self._task = asyncio.create_task(self._run(), name="meddler")
-
-    async def stop(self) -> None:
-        """Ends; a bug comes out here."""
-        assert self._task is not None
-        self._task.cancel()
-        (result,) = await asyncio.gather(self._task, return_exceptions=True)
-        if isinstance(result, Exception):
-            raise result
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._rng.random() * 2 * self._pause_s)
-            method, address, request = self._draw()
-            stub = ConsensusServiceStub(self._cluster.network.dialer("meddler:1").channel(address))
-            try:
-                await call(getattr(stub, method)(request, timeout=_TIMEOUT_S), address=address)
-            except KuduError as error:
-                self.refused[f"{method} {error.code.value}"] += 1
-            else:
-                self.done[method] += 1
+    async def call_once(self) -> None:
+        method, address, request = self._draw()
+        stub = ConsensusServiceStub(self._cluster.network.dialer("meddler:1").channel(address))
+        try:
+            await call(getattr(stub, method)(request, timeout=_TIMEOUT_S), address=address)
+        except KuduError as error:
+            self.refused[f"{method} {error.code.value}"] += 1
+        else:
+            self.done[method] += 1
 
     def _draw(self) -> tuple[str, str, Any]:
         rng, tablet_id = self._rng, self._rng.choice(self._tablet_ids)
