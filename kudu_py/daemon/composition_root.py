@@ -20,6 +20,7 @@ from kudu_py.daemon import layout
 from kudu_py.daemon.flags import Loaded
 from kudu_py.daemon.options import CommonOptions, reachable_address
 from kudu_py.daemon.process import Process, Ready
+from kudu_py.daemon.start_number import take_start_number
 from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
 from kudu_py.env.posix_disk import PosixDiskThreads
 from kudu_py.env.workers import ThreadWorkers
@@ -88,6 +89,7 @@ async def serve(process: Process, loaded: Loaded[OptionsT], build: Build[Options
             expected_uuid=options.expected_server_uuid,
         )
         stack.callback(owned.close)
+        start_number = take_start_number(threads.disk, owned.root, process.clock.wall_micros())
 
         rpc_server = RpcServer(
             uuid=owned.uuid,
@@ -104,6 +106,7 @@ async def serve(process: Process, loaded: Loaded[OptionsT], build: Build[Options
             Surroundings(
                 uuid=owned.uuid,
                 address=address,
+                start_number=start_number,
                 start_time_micros=process.clock.wall_micros(),
                 software_version=process.version,
                 directories=ReplicaDirectories(owned.root),

@@ -269,6 +269,12 @@ class TabletServerOptions(CommonOptions):
         "Replicas of one tablet are kept in different domains where there is a way. Default: the host's name.",
         group=_CLUSTER,
     )
+    enable_rowset_compaction: bool = flag(
+        True,
+        "Merge rowsets, and fold deltas into them. Without it files stay as flushes wrote them: scans become slower, "
+        "and space is not given back.",
+        group=_RESOURCES,
+    )
     maintenance_manager_num_threads: int = flag(
         1, "Flushes and compactions at once.", group=_RESOURCES, minimum=1, maximum=64
     )

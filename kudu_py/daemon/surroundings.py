@@ -42,7 +42,8 @@ class Surroundings:
     Attributes:
         uuid: of this server.
         address: host:port under which others reach its services.
-        start_time_micros: when the process started; names it among processes of the same uuid.
+        start_number: names the process among those of the same uuid, and rises with each start.
+        start_time_micros: when the process started.
         software_version: what it says of itself.
         directories: where the replicas' files are.
         registry: where its metrics are registered.
@@ -51,6 +52,7 @@ class Surroundings:
 
     uuid: ServerId
     address: str
+    start_number: int
     start_time_micros: int
     software_version: str
     directories: ReplicaDirectories

@@ -264,7 +264,7 @@ class TSHeartbeatRequest(_message.Message):
     LEADER_COUNT_FIELD_NUMBER: _builtins.int
     ts_uuid: _builtins.str
     instance_sequence: _builtins.int
-    """Microseconds since the epoch when the process started: an older process of the same uuid is refused."""
+    """Rises with each start of the server: an older process of the same uuid is refused."""
     live_tablet_count: _builtins.int
     leader_count: _builtins.int
     @_builtins.property

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from prometheus_client import CollectorRegistry
 
 from kudu_py.common.ids import ServerId, mint_id
+from kudu_py.daemon.start_number import take_start_number
 from kudu_py.daemon.surroundings import ServiceRegistry, Surroundings
 from kudu_py.env.workers import InlineWorkers
 from kudu_py.tablet.directories import ReplicaDirectories
@@ -105,11 +106,13 @@ class SimNode(ABC, Generic[S, SettingsT]):
         fatal: list[BaseException] = []
         self.fatal = fatal  # of this process: what is heard of an earlier one, which crashed, is no news
         self.threads = SimDiskThreads(self.disk, self.rng)
+        wall_micros = self.clock.wall_micros()
         self.running = self.build(
             Surroundings(
                 uuid=self.uuid,
                 address=self.address,
-                start_time_micros=self.clock.wall_micros(),
+                start_number=take_start_number(self.disk, "/data", wall_micros),
+                start_time_micros=wall_micros,
                 software_version="simulated",
                 directories=ReplicaDirectories("/data"),
                 threads=self.threads,

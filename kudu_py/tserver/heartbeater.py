@@ -71,7 +71,7 @@ class Heartbeater:
 
         Args:
             uuid: of this server.
-            instance_sequence: microseconds since the epoch when the process started; a master refuses an older process.
+            instance_sequence: the number of this start of the server; a master refuses an older process.
             registration: what the server says of itself.
         """
         self.masters = [

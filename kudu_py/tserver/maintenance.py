@@ -36,7 +36,7 @@ class MaintenanceOptions:
     """When to do what. Times in seconds.
 
     Attributes:
-        flushes_max, compactions_max: at once.
+        flushes_max, compactions_max: at once; none if 0.
         flush_age_s: unflushed rows older than this are flushed, if there are at least `flush_age_bytes_min` of them.
         flush_age_max_s: after this they are flushed however few they are.
         poll_s: how often the replicas are looked at when nothing is urgent.

@@ -42,7 +42,7 @@ def settings_of(options: TabletServerOptions, *, host_name: str) -> TabletServer
         ),
         maintenance=MaintenanceOptions(
             flushes_max=options.maintenance_manager_num_threads,
-            compactions_max=options.maintenance_manager_num_threads,
+            compactions_max=options.maintenance_manager_num_threads if options.enable_rowset_compaction else 0,
             flush_age_s=float(options.flush_threshold_secs),
         ),
         calls_max=options.rpc_service_queue_length,

@@ -106,7 +106,7 @@ class TabletServer:
         self.scanners = Scanners(clock=around.clock, ttl_s=settings.scanner_ttl_s, running_max=settings.scans_max)
         self.heartbeater = Heartbeater(
             uuid=around.uuid,
-            instance_sequence=around.start_time_micros,
+            instance_sequence=around.start_number,
             master_addresses=settings.master_addresses,
             reports=TabletReports(self.manager),
             registration=self.registration,

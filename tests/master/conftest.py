@@ -72,6 +72,7 @@ class MasterNode:
                 uuid=self.uuid,
                 address=self.address,
                 software_version="test",
+                start_number=self.clock.wall_micros(),
                 start_time_micros=self.clock.wall_micros(),
                 directories=ReplicaDirectories("/data"),
                 threads=self.threads,
