@@ -30,8 +30,8 @@ class ConsensusServicer(ConsensusServiceServicer):
 
     def UpdateConsensusStream(
         self, request_iterator: AsyncIterator[consensus_pb2.UpdateConsensusStreamRequest], context: Any
-    ) -> AsyncIterator[consensus_pb2.UpdateConsensusStreamResponse]:
-        return serve_updates(request_iterator, self._receive_update)
+    ) -> Any:  # a coroutine that writes the answers itself, which the generated type does not know
+        return serve_updates(request_iterator, context, self._receive_update)
 
     async def RequestVote(
         self, request: consensus_pb2.RequestVoteRequest, context: Any

@@ -1,7 +1,8 @@
 """What happens around every call that a server takes: destination, deadline, errors, metrics.
 
 Servicers are wrapped when they are registered and not by gRPC interceptors, which cost a tenth of the throughput. They
-raise `KuduError` and never touch the gRPC context, so the same wrapping serves the simulated network.
+raise `KuduError` and never touch the gRPC context but to hand it to `serve_stream`, so the same wrapping serves the
+simulated network.
 
 For writers of servicers: a call is cancelled when its client gives up. Whatever must outlive it (a round that was
     appended) is
@@ -14,6 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
+from inspect import isawaitable
 from typing import Any, Final, Generic, TypeVar, cast
 
 import grpc
@@ -97,8 +99,11 @@ class ErrorIds:
 class ServedRequests(AsyncIterator[Req], Generic[Req]):
     """The messages of a client's stream, decoded; iterating checks each one's destination.
 
-    `serve_stream` takes them unchecked and checks item by item instead, so that a wrong destination is that item's
+    `serve_stream` takes them as they come and checks item by item instead, so that a wrong destination is that item's
     answer.
+
+    Attributes:
+        raw: the messages, not decoded.
     """
 
     def __init__(
@@ -109,22 +114,25 @@ class ServedRequests(AsyncIterator[Req], Generic[Req]):
         observe: Callable[[str, float], None],
         error_ids: ErrorIds,
     ) -> None:
-        self._raw = raw
+        self.raw = raw
         self._deserialize = deserialize
         self._uuid = uuid
         self.observe = observe
         self.error_ids = error_ids
 
     async def __anext__(self) -> Req:
-        message = _decode(self._deserialize, await anext(self._raw))
+        message = self.decode(await anext(self.raw))
         for item in getattr(message, "items", (message,)):
             self.check_item(item)
         return message
 
-    async def unchecked(self) -> AsyncIterator[Req]:
-        """The messages as they come, for a reader that checks items by itself."""
-        async for raw in self._raw:
-            yield _decode(self._deserialize, raw)
+    def decode(self, raw: bytes) -> Req:
+        """A message, for a reader that checks items by itself.
+
+        Raises:
+            KuduError: INVALID_ARGUMENT, it is none.
+        """
+        return _decode(self._deserialize, raw)
 
     def check_item(self, item: object) -> None:
         """Refuses an item that is meant for another server."""
@@ -275,9 +283,13 @@ class Wrapping:
                 with gate:
                     request = decode(raw)
                     _enter_deadline(context, started)
-                    async with aclosing(behaviour(request, context)) as responses:
-                        async for response in responses:
-                            await context.write(response)
+                    responses = behaviour(request, context)
+                    if isawaitable(responses):  # it writes by itself: `serve_stream`
+                        await responses
+                    else:
+                        async with aclosing(responses):
+                            async for response in responses:
+                                await context.write(response)
                 code = OK
                 return
             except (grpc.aio.UsageError, grpc.aio.InternalError):

@@ -25,7 +25,8 @@ class StreamWriter:
 
     Attributes:
         is_free: a message can be written now.
-        broken: done when a write has failed; whoever reads the stream learns why.
+        broken: done when a write has failed; whoever reads the stream learns the call's status.
+        error: what that write raised.
     """
 
     def __init__(self, stream: Stream, on_free: Callable[[], None]) -> None:
@@ -40,6 +41,7 @@ class StreamWriter:
         self._is_closed = False
         self.is_free = True
         self.broken: asyncio.Future[None] = self._loop.create_future()
+        self.error: BaseException | None = None
 
     def write(self, message: object) -> None:
         """Begins to write a message; does not wait."""
@@ -67,10 +69,11 @@ class StreamWriter:
         except StopIteration:
             self._writing = None
             return True
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as error:
             # The stream is no more; grpcio says so in several ways, and says why to the reader.
             self._writing = None
             if not self.broken.done():
+                self.error = error
                 self.broken.set_result(None)
             return False
         if awaited is None:

@@ -79,9 +79,10 @@ class TabletServerServicer(TabletServerServiceServicer):
 
     def WriteStream(
         self, request_iterator: AsyncIterator[tserver_pb2.WriteStreamRequest], context: Any
-    ) -> AsyncIterator[tserver_pb2.WriteStreamResponse]:
+    ) -> Any:  # a coroutine that writes the answers itself, which the generated type does not know
         return serve_stream(
             request_iterator,
+            context,
             take=self._take_write,
             tag_of=lambda item: item.id,
             message_type=tserver_pb2.WriteStreamResponse,

@@ -67,7 +67,7 @@ class Tablets(ConsensusServiceServicer):
         return await answered
 
     def UpdateConsensusStream(self, request_iterator, context):
-        return serve_updates(request_iterator, self.receive, in_flight_max=64)
+        return serve_updates(request_iterator, context, self.receive, in_flight_max=64)
 
 
 async def served(transport, *, network=None, **options):

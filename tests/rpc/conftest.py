@@ -51,6 +51,7 @@ class ConsensusServicer(consensus_pb2_grpc.ConsensusServiceServicer):
 
         return serve_stream(
             request_iterator,
+            context,
             take=take,
             tag_of=lambda item: item.sequence,
             message_type=consensus_pb2.UpdateConsensusStreamResponse,
@@ -89,6 +90,7 @@ class TabletServicer(tserver_pb2_grpc.TabletServerServiceServicer):
 
         return serve_stream(
             request_iterator,
+            context,
             take=take,
             tag_of=lambda item: item.id,
             message_type=tserver_pb2.WriteStreamResponse,

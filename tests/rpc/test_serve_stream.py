@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc.aio
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError
@@ -18,7 +19,7 @@ def add(message, number, answer):
     message.items.add(id=number, **{"error" if isinstance(answer, ErrorDetail) else "response": answer})
 
 
-async def times_and_ids(messages, delays_s, *, in_flight_max=100):
+async def times_and_ids(messages, delays_s, *, in_flight_max=100, write_s=0.0):
     """When each message of answers came, and the ids in it; item n is answered after `delays_s[n]`."""
     loop = asyncio.get_running_loop()
 
@@ -32,15 +33,25 @@ async def times_and_ids(messages, delays_s, *, in_flight_max=100):
         loop.call_later(delays_s[item.id], respond, tserver_pb2.WriteResponse())
 
     started = loop.time()
-    stream = serve_stream(
+    came = []
+
+    class Context:
+        """Of a call whose client takes each message after `write_s`."""
+
+        async def write(self, message):
+            came.append((loop.time() - started, [item.id for item in message.items]))
+            await asyncio.sleep(write_s)
+
+    await serve_stream(
         requests(),
+        Context(),
         take=take,
         tag_of=lambda item: item.id,
         message_type=Response,
         add=add,
         in_flight_max=in_flight_max,
     )
-    return [(loop.time() - started, [item.id for item in message.items]) async for message in stream]
+    return came
 
 
 def test_what_came_in_one_message_is_answered_in_one(simulate):
@@ -70,3 +81,48 @@ def test_items_of_different_messages_do_not_wait_for_each_other(simulate):
 def test_a_message_larger_than_the_bound_is_answered_in_parts(simulate):
     came = simulate(times_and_ids([[1, 2, 3, 4, 5]], dict.fromkeys(range(1, 6), 0.01), in_flight_max=2))
     assert [ids for _, ids in came] == [[1, 2], [3, 4], [5]]
+
+
+def test_what_is_answered_while_a_message_is_written_shares_the_next_one(simulate):
+    delays_s = {1: 0.010, 2: 0.012, 3: 0.014, 4: 0.5}
+    came = simulate(times_and_ids([[1], [2], [3], [4]], delays_s, write_s=0.1))
+    assert [ids for _, ids in came] == [[1], [2, 3], [4]]
+    assert came[1][0] == pytest.approx(0.11, abs=1e-4)
+
+
+class Leaving:
+    """The context of a call whose client leaves at the first answer."""
+
+    def __init__(self, error):
+        self.error = error
+
+    async def write(self, message):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (grpc.aio.UsageError("RPC already finished."), asyncio.CancelledError),
+        (asyncio.InvalidStateError("closed"), asyncio.CancelledError),
+        (ValueError("what cannot be serialised"), ValueError),
+    ],
+)
+def test_a_client_that_leaves_is_no_error_and_anything_else_is(simulate, error, raised):
+    async def serve():
+        async def requests():
+            yield Request(items=[Request.Item(id=1)])
+            await asyncio.Event().wait()
+
+        with pytest.raises(raised):
+            await serve_stream(
+                requests(),
+                Leaving(error),
+                take=lambda item, respond: respond(tserver_pb2.WriteResponse()),
+                tag_of=lambda item: item.id,
+                message_type=Response,
+                add=add,
+                in_flight_max=10,
+            )
+
+    simulate(serve())
