@@ -10,11 +10,15 @@ replicas say:
 4. In the second lane, replicas whose files have changed since they were last found to be in good order are compacted in
 turn. (Upstream's maintenance manager scores all kinds of work in one queue; with so few kinds an order is easier to
 foresee.)
+
+What finds no room on the disk is left alone for a while, but only that: a flush needs less than a compaction, and what
+it frees must not wait for what nobody needs today.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -42,7 +46,7 @@ class MaintenanceOptions:
         poll_s: how often the replicas are looked at when nothing is urgent.
         room_s: how often the quarantine is purged, and replicas that found the disk full are tried again.
         log_collect_s: how often logs that followers held back are looked at again.
-        full_retry_s: a replica that found the disk full is left alone for this long.
+        full_retry_s: what found the disk full is not tried again with this replica for so long.
     """
 
     flushes_max: int = 1
@@ -106,8 +110,9 @@ class Maintenance:
         self._urged = asyncio.Event()
         self._unflushed_since: dict[TabletId, float] = {}
         self._in_good_order: dict[TabletId, object] = {}
-        self._left_alone_until: dict[TabletId, float] = {}
+        self._left_alone_until: dict[tuple[str, TabletId], float] = {}
         self._out_of_room: set[tuple[str, TabletId]] = set()
+        self._compacted_last = TabletId("")
         self._flushing: set[TabletId] = set()
         self._compacting: set[TabletId] = set()
         self.flushes = 0
@@ -159,6 +164,7 @@ class Maintenance:
                 await asyncio.sleep(self._options.poll_s)
                 continue
             tablet_id, records = replica.tablet_id, replica.tablet.records
+            self._compacted_last = tablet_id
             self._compacting.add(tablet_id)
             try:
                 if await self._do("compact", tablet_id, lambda replica: replica.checkpointer.compact()):
@@ -180,6 +186,7 @@ class Maintenance:
             await asyncio.sleep(self._options.room_s)
             await self._manager.purge_quarantine()
             await self._manager.reopen_for_room()
+            self._forget_deleted()
 
     async def _do(self, what: str, tablet_id: TabletId, work: Callable[[TabletReplica], Awaitable[bool | int]]) -> bool:
         """Does a piece of work on a replica; whether it changed anything."""
@@ -190,7 +197,7 @@ class Maintenance:
                 if (what, tablet_id) not in self._out_of_room:  # said once, not with every try
                     self._out_of_room.add((what, tablet_id))
                     _log.warning("maintenance_postponed", what=what, tablet=tablet_id, error=str(error))
-                self._left_alone_until[tablet_id] = self._clock.monotonic() + self._options.full_retry_s
+                self._left_alone_until[what, tablet_id] = self._clock.monotonic() + self._options.full_retry_s
                 return False
             if error.code is ErrorCode.CORRUPTION:
                 self._manager.replica(tablet_id).fail(error)
@@ -216,7 +223,7 @@ class Maintenance:
                 self._unflushed_since.pop(tablet_id, None)
                 continue
             since = self._unflushed_since.setdefault(tablet_id, now)
-            if tablet_id not in self._flushing and not self._is_left_alone(tablet_id, now):
+            if tablet_id not in self._flushing and not self._is_left_alone("flush", tablet_id, now):
                 # Rows that a failed attempt left frozen no longer count as unflushed, but wait all the same.
                 wants_flush = tablet.wants_flush or checkpointer.has_frozen or checkpointer.wants_checkpoint
                 needs.append(FlushNeed(tablet_id, max(tablet.unflushed_bytes, 1), wants_flush, now - since))
@@ -224,20 +231,29 @@ class Maintenance:
 
     def _compactable(self) -> TabletReplica | None:
         """The next replica, in turn, whose files have changed since it was found in good order."""
-        now = self._clock.monotonic()
-        for replica in self._running():
+        now, running = self._clock.monotonic(), self._running()
+        begin = bisect_right(running, self._compacted_last, key=lambda replica: replica.tablet_id)
+        for replica in (*running[begin:], *running[:begin]):
             tablet_id = replica.tablet_id
-            if tablet_id in self._compacting or self._is_left_alone(tablet_id, now):
+            if tablet_id in self._compacting or self._is_left_alone("compact", tablet_id, now):
                 continue
             if self._in_good_order.get(tablet_id) is not replica.tablet.records:
                 return replica
         return None
 
-    def _is_left_alone(self, tablet_id: TabletId, now: float) -> bool:
-        until = self._left_alone_until.get(tablet_id)
+    def _is_left_alone(self, what: str, tablet_id: TabletId, now: float) -> bool:
+        until = self._left_alone_until.get((what, tablet_id))
         if until is None:
             return False
         if now < until:
             return True
-        del self._left_alone_until[tablet_id]
+        del self._left_alone_until[what, tablet_id]
         return False
+
+    def _forget_deleted(self) -> None:
+        """Lets go of what was noted of replicas that are no longer here: tables come and go while a server lives."""
+        here = {replica.tablet_id for replica in self._manager.replicas()}
+        self._unflushed_since = {key: since for key, since in self._unflushed_since.items() if key in here}
+        self._in_good_order = {key: records for key, records in self._in_good_order.items() if key in here}
+        self._left_alone_until = {key: until for key, until in self._left_alone_until.items() if key[1] in here}
+        self._out_of_room = {key for key in self._out_of_room if key[1] in here}

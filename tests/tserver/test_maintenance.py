@@ -135,6 +135,80 @@ def test_upkeep_that_finds_no_room_says_so_once_and_goes_on_when_there_is(simula
     assert "are free, of which" in told[0]["error"]
 
 
+def test_a_compaction_that_finds_no_room_holds_no_flush_up(simulate: Simulate, serving: Any):
+    """A flush may use what a compaction leaves free, and memory must not grow for a compaction that nobody needs."""
+    settings = replace(
+        TESTING_SETTINGS,
+        replica=replace(TESTING_OPTIONS, tablet=TabletOptions(compaction=CompactionOptions(rowsets_min=3))),
+        maintenance=MaintenanceOptions(flush_age_max_s=1.0, full_retry_s=10.0),
+    )
+
+    async def main() -> None:
+        async with serving(settings=settings) as servers:
+            tablet_id, stub = await servers.create(), servers.stub()
+            server, disk = servers.servers[0].tablet_server, servers.servers[0].disk
+            replica = server.manager.replica(tablet_id)
+            for step in range(3):
+                await stub.Write(request_of(tablet_id, batch_of([(step, 1, None)])))
+                await replica.checkpointer.flush()
+            await stub.Write(request_of(tablet_id, batch_of([(3, 1, None)])))
+            assert server.maintenance.compactions == 0
+            reserved_bytes = settings.replica.wal.disk_reserved_bytes
+            disk.capacity_bytes = 1 << 40
+            disk.capacity_bytes += reserved_bytes * 3 // 4 - disk.free_bytes("/")
+            await asyncio.sleep(5.0)
+            assert (server.maintenance.flushes, server.maintenance.compactions) == (1, 0)
+            disk.capacity_bytes = None
+            await asyncio.sleep(10.0)
+            assert server.maintenance.compactions > 0
+
+    simulate(main())
+
+
+def test_a_replica_that_always_has_something_to_compact_takes_its_turn(simulate: Simulate, serving: Any):
+    async def main() -> None:
+        async with serving(settings=TESTING_SETTINGS) as servers:
+            manager = servers.servers[0].tablet_server.manager
+            turns: list[str] = []
+            for tablet_id in [await servers.create() for _ in range(3)]:
+
+                async def compact(tablet_id: str = tablet_id) -> bool:
+                    turns.append(tablet_id)
+                    await asyncio.sleep(1.0)
+                    return True
+
+                manager.replica(tablet_id).checkpointer.compact = compact
+            await asyncio.sleep(30.0)
+            assert len(set(turns[-3:])) == 3
+            assert turns[-6:-3] == turns[-3:]
+
+    simulate(main())
+
+
+def test_upkeep_remembers_nothing_of_replicas_that_were_deleted(simulate: Simulate, serving: Any):
+    settings = replace(TESTING_SETTINGS, maintenance=MaintenanceOptions(room_s=1.0, full_retry_s=1e9))
+
+    async def main() -> None:
+        async with serving(settings=settings) as servers:
+            server, disk = servers.servers[0].tablet_server, servers.servers[0].disk
+            for _ in range(3):
+                tablet_id = await servers.create()
+                await servers.stub().Write(request_of(tablet_id, batch_of([(1, 1, None)])))
+                disk.capacity_bytes = 1 << 20
+                server.memory.change(1 << 40)  # so that it is to be flushed at once, and finds no room
+                await asyncio.sleep(2.0)
+                server.memory.change(-(1 << 40))
+                disk.capacity_bytes = None
+                await server.manager.delete_tablet(tablet_id)
+            upkeep = server.maintenance
+            assert upkeep._in_good_order
+            await asyncio.sleep(2.0)
+            noted = (upkeep._in_good_order, upkeep._unflushed_since, upkeep._left_alone_until, upkeep._out_of_room)
+            assert [len(notes) for notes in noted] == [0, 0, 0, 0]
+
+    simulate(main())
+
+
 def test_files_that_pile_up_are_compacted(simulate: Simulate, serving: Any):
     settings = replace(
         TESTING_SETTINGS,
