@@ -34,6 +34,10 @@ from kudu_py.master.ts_registry import TsRegistry
 
 _log = structlog.get_logger(__name__)
 
+_ENOUGH_SERVERS = LockKey(LockKind.SERVER, "")
+"""Of whoever counts the servers that can take replicas, or makes them fewer: two that retire different servers at once
+would both find the other's there. No server's uuid is empty."""
+
 
 class Operations:
     """Begins and ends long operations. Whether this master leads is the caller's to ask."""
@@ -109,14 +113,15 @@ class Operations:
             )
 
         if tablet_id is not None:
-            await self._committer.commit([LockKey(LockKind.TABLET, tablet_id)], plan)
+            await self._committer.commit([LockKey(LockKind.TABLET, tablet_id), _ENOUGH_SERVERS], plan)
         else:
             assert table_id is not None
             await self._committer.commit(
                 [LockKey(LockKind.TABLE, table_id)],
                 plan,
                 tablet_locks=lambda state: [
-                    LockKey(LockKind.TABLET, tablet.tablet_id) for tablet in state.tablets_of(table_id)
+                    *(LockKey(LockKind.TABLET, tablet.tablet_id) for tablet in state.tablets_of(table_id)),
+                    _ENOUGH_SERVERS,
                 ],
             )
         _log.info(
@@ -137,7 +142,7 @@ class Operations:
         """
         operation_id = self._mint()
         await self._committer.commit(
-            [LockKey(LockKind.SERVER, server)],
+            [_ENOUGH_SERVERS, LockKey(LockKind.SERVER, server)],
             lambda state: plan_retire_tablet_server(
                 state,
                 operation_id,

@@ -377,6 +377,20 @@ def test_a_retired_server_has_no_replica_and_gets_none(tell):
     tell(story)
 
 
+def test_of_two_retirements_at_once_that_together_leave_too_few_servers_one_is_refused(tell):
+    async def story(s):
+        first, second = s.followers
+        answers = await asyncio.gather(
+            *(s.ask("RetireTabletServer", ts_uuid=ts.uuid) for ts in (first, second)), return_exceptions=True
+        )
+        (refusal,) = (answer for answer in answers if isinstance(answer, KuduError))
+        assert refusal.code is ErrorCode.REPLICATION_FACTOR_TOO_HIGH
+        (begun,) = (answer for answer in answers if not isinstance(answer, KuduError))
+        assert (await s.ended(begun.operation_id)).state == master_pb2.Operation.DONE
+
+    tell(story)
+
+
 # What masters repair.
 
 

@@ -168,7 +168,8 @@ def plan_retire_tablet_server(
 
     Raises:
         KuduError: TABLET_SERVER_NOT_FOUND; ALREADY_IN_PROGRESS; ILLEGAL_STATE if it is retired already;
-            REPLICATION_FACTOR_TOO_HIGH if there are too few others for its replicas.
+            REPLICATION_FACTOR_TOO_HIGH if there are too few others for its replicas, or for those that look for another
+            place already.
     """
     require_known(state, servers, server)
     for operation in state.open_operations:
@@ -180,12 +181,14 @@ def plan_retire_tablet_server(
     others = [candidate for candidate in servers.live if candidate.uuid != server]
     most = max((state.wanted_voters(tablet) for tablet in tablets), default=0)
     if most > len(others):
-        raise KuduError(
-            ErrorCode.REPLICATION_FACTOR_TOO_HIGH,
-            f"tablet server {server} has replicas of tablets with {counted(most, 'voter')}, and"
-            f" {counted(len(others), 'other tablet server')} can take replicas; start more first, or lower the number"
-            " of voters",
-            details={"num_replicas": str(most), "live_tablet_servers": str(len(others))},
+        raise _too_few_others(f"tablet server {server} has replicas of tablets with", most, len(others))
+    # An empty server may be the one that another retirement, or a tablet that lacks a voter, counts on.
+    most = max((state.wanted_voters(tablet) for tablet in _looking_for_a_place(state)), default=0)
+    if most > len(others):
+        raise _too_few_others(
+            f"without tablet server {server} there is no place for replicas that others are to have, of tablets with",
+            most,
+            len(others),
         )
     operation = OperationEntry(
         operation_id,
@@ -312,6 +315,11 @@ def _failure(
     to = tablet.config.member(operation.to)
     if to is not None and to.member_type is MemberType.VOTER:
         return None
+    if to is not None and not to.promote:
+        return (
+            f"the replica at {operation.to} was made a {to.member_type.value} that is not to be promoted, and stays;"
+            " remove it, then move again"
+        )
     if to is None and tablet.config.member(operation.from_) is None:
         return f"the replica at {operation.from_} was removed before another was added at {operation.to}"
     return lost(operation.tablet_id, operation.to)
@@ -606,6 +614,31 @@ def _beginning(
     return CatalogChange(
         tablets, operations=(operation,), forgotten=tuple(each.operation_id for each in ended[:too_many])
     )
+
+
+def _too_few_others(what: str, voters: int, others: int) -> KuduError:
+    return KuduError(
+        ErrorCode.REPLICATION_FACTOR_TOO_HIGH,
+        f"{what} {counted(voters, 'voter')}, and {counted(others, 'other tablet server')} can take replicas; start more"
+        " first, or lower the number of voters",
+        details={"num_replicas": str(voters), "live_tablet_servers": str(others)},
+    )
+
+
+def _looking_for_a_place(state: CatalogState) -> list[TabletEntry]:
+    """Live tablets that need another server: one of theirs is being retired, or they have too few voters."""
+    retiring = {
+        operation.server for operation in state.open_operations if operation.kind is OperationKind.RETIRE_TABLET_SERVER
+    }
+    return [
+        tablet
+        for tablet in state.tablets.values()
+        if tablet.is_live
+        and (
+            len(tablet.config.voters) < state.wanted_voters(tablet)
+            or any(member.uuid in retiring for member in tablet.config.members)
+        )
+    ]
 
 
 def _hosted(state: CatalogState, server: ServerId) -> list[TabletEntry]:

@@ -11,7 +11,8 @@ The conditions, in upstream's words (`replica_management.cc`) where they are the
   newest this master knows.
 * *Add* if more voters are wanted than there are, without those to be replaced and with those about to be promoted, and
   if a majority of the voters is healthy.
-* *Evict a PRE_VOTER* if it, or its server, has failed, or if there are enough viable voters without it.
+* *Evict a PRE_VOTER* if it, or its server, has failed, if there are enough viable voters without it, or if a replica
+  moved away from it to one that counts.
 * *Evict a voter* if there are more voters than wanted, or if it is past help, and if the healthy ones among the rest
   are a majority of it. Worst health first; the leader only if it is to be replaced itself, for it hands over then.
 * Two voters never become one unless one is wanted.
@@ -307,7 +308,11 @@ class _Group:
         failed = [uuid for uuid in others if self._is_lost(uuid) or self._is_leaving(uuid)]
         target = self._move.to if self._move is not None else None
         spare = [uuid for uuid in self._joining if uuid != target and len(self._viable) >= self._wanted]
-        for candidates in (failed, spare):
+        # The source of a move may have been made one by an administrator meanwhile.
+        moved = [
+            uuid for uuid in others if self._move is not None and uuid == self._move.from_ and target in self._voters
+        ]
+        for candidates in (failed, moved, spare):
             if candidates and self._has_majority():
                 chosen = min(candidates, key=self._worst_first)
                 return Evict(chosen, self._why(chosen))

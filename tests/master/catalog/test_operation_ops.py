@@ -32,6 +32,7 @@ from kudu_py.master.catalog.operation_ops import (
 from kudu_py.master.catalog.options import CatalogOptions
 from kudu_py.master.catalog.report_ops import CopyProgress, PeerHealth, PeerStatus, ReplicaState, ReportedReplica
 from kudu_py.master.catalog.state import CatalogState
+from kudu_py.master.catalog.table_ops import Servers
 
 NOW = 77
 
@@ -236,6 +237,16 @@ def test_a_move_fails_if_its_source_is_removed_before_its_target_was_added(rig, 
     assert make.server(1) in rig.operation.error
 
 
+def test_a_move_fails_if_somebody_made_its_target_one_that_is_not_promoted(rig, make):
+    rig.move(1, 4)
+    members = (*make.config((1, 2, 3)).members, Member(make.server(4), MemberType.PRE_VOTER))
+    rig.apply(CatalogChange((replace(rig.tablet, config=RaftConfig(9, members)),)))
+    rig.ends()
+    assert rig.operation.state is OperationState.FAILED
+    assert "not to be promoted" in rig.operation.error
+    assert make.server(4) in rig.operation.error
+
+
 def test_operations_on_a_deleted_table_fail(rig):
     rig.move()
     rig.count(1, of_table=True)
@@ -320,6 +331,28 @@ def test_a_retirement_is_refused_exactly(rig, make):
     refused(lambda: rig.retire(1), ErrorCode.ALREADY_IN_PROGRESS, operation_id(3))
     rig.apply(CatalogChange(servers=(TabletServerEntry(make.server(4), TabletServerMode.RETIRED),)))
     refused(lambda: rig.retire(4), ErrorCode.ILLEGAL_STATE, "retired already")
+
+
+def test_a_server_that_another_retirement_needs_is_not_retired(rig, make):
+    def servers(*live: int) -> Servers:
+        return Servers(tuple(c for n, c in enumerate(make.candidates(4), 1) if n in live), make.servers(4).known)
+
+    rig.retire(1, servers=servers(1, 2, 3, 4))
+    error = refused(
+        lambda: rig.retire(4, servers=servers(2, 3, 4)), ErrorCode.REPLICATION_FACTOR_TOO_HIGH, make.server(4)
+    )
+    assert error.details == {"num_replicas": "3", "live_tablet_servers": "2"}
+    rig.put(voters=(2, 3, 4), tablet_ids=[tablet.tablet_id for tablet in rig.state.tablets_of(rig.table_id)])
+    rig.ends()
+    refused(lambda: rig.retire(4, servers=servers(2, 3, 4)), ErrorCode.REPLICATION_FACTOR_TOO_HIGH, "has replicas")
+
+
+def test_an_empty_server_that_a_tablet_with_too_few_voters_needs_is_not_retired(rig, make):
+    rig.put(voters=(1, 2), tablet_ids=[tablet.tablet_id for tablet in rig.state.tablets_of(rig.table_id)])
+    refused(
+        lambda: rig.retire(3, servers=make.servers(3)), ErrorCode.REPLICATION_FACTOR_TOO_HIGH, "2 other tablet servers"
+    )
+    rig.retire(3, servers=make.servers(4))
 
 
 def test_a_server_is_retired_once_no_tablet_has_a_replica_there(rig, make):

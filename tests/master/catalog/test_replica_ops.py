@@ -367,6 +367,13 @@ def test_a_move_adds_its_target_and_then_evicts_its_source():
     assert group.evicts() == 3
 
 
+def test_the_source_of_a_move_goes_also_if_it_was_made_a_learner_meanwhile():
+    assert Group({1: H, 2: H}, joining={4: H}, learners={3: H}, wanted=2, move=(3, 4)).step() is None
+    step = Group({1: H, 2: H, 4: H}, learners={3: H}, move=(3, 4)).step()
+    assert isinstance(step, Evict)
+    assert step.server == server(3)
+
+
 def test_a_move_does_not_evict_its_own_target_while_all_others_are_well():
     assert Group({1: H, 2: H, 3: H}, {5: H}, move=(3, 5)).step() is None
 
