@@ -76,10 +76,12 @@ def watch(masters: MastersArgument, operation: OperationId, format_: FormatOptio
 
 @app.command()
 def cancel(masters: MastersArgument, operation: OperationId, format_: FormatOption = ReportFormat.TEXT) -> None:
-    """Cancel an operation; exits 1 if it had ended before.
+    """Cancel an operation.
 
     Nothing more is begun, and a replica that was added and does not count yet
-    is removed.
+    is removed. Exits 0 if it is CANCELLED, by this call or by one before it,
+    so that a call whose answer was lost can be made again; 1 if it had ended
+    as DONE or FAILED.
 
     Example: kudu-py op cancel 127.0.0.1:7051 3f2a9c1e
     """
@@ -90,14 +92,16 @@ def cancel(masters: MastersArgument, operation: OperationId, format_: FormatOpti
         return answer.operation
 
     ended = run_with_masters(split_addresses(masters), body)
-    is_cancelled = ended.state == master_pb2.Operation.CANCELLED
-    if format_ is ReportFormat.JSON:
-        print(json.dumps(operation_json(ended), indent=2))
-    elif is_cancelled:
-        print(f"operation {ended.operation_id} is cancelled: {what_text(ended)}")
-    else:
-        print(f"operation {ended.operation_id} had ended before: {state_text(ended)}")
-    raise typer.Exit(0 if is_cancelled else 1)
+    exit_code, text = outcome_of_cancel(ended)
+    print(json.dumps(operation_json(ended), indent=2) if format_ is ReportFormat.JSON else text)
+    raise typer.Exit(exit_code)
+
+
+def outcome_of_cancel(operation: master_pb2.Operation) -> tuple[int, str]:
+    """Exit code and text for an operation as it is after it was to be cancelled: what was wanted may hold already."""
+    if operation.state == master_pb2.Operation.CANCELLED:
+        return 0, f"operation {operation.operation_id} is cancelled: {what_text(operation)}"
+    return 1, f"operation {operation.operation_id} had ended before: {state_text(operation)}"
 
 
 def begun(masters: list[str], operation_id: str, *, wait: bool, format_: ReportFormat) -> None:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kudu_py.cli.op import how_far_text, match_operation, operation_json, progress_of, state_text, what_text
+from kudu_py.cli.op import (
+    how_far_text,
+    match_operation,
+    operation_json,
+    outcome_of_cancel,
+    progress_of,
+    state_text,
+    what_text,
+)
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb.master_pb2 import (
     CHANGE_VOTING_REPLICA_COUNT,
@@ -54,6 +62,17 @@ def test_programs_get_null_for_what_has_not_ended():
     shown = operation_json(MOVE)
 
     assert (shown["state"], shown["kind"], shown["ended_micros"]) == ("RUNNING", "MOVE_REPLICA", None)
+
+
+def test_cancelling_succeeds_if_the_operation_is_cancelled_whoever_did_it_and_fails_if_it_had_ended_otherwise():
+    def after(state: Operation.State) -> tuple[int, str]:
+        return outcome_of_cancel(Operation(operation_id="1" * 32, kind=RETIRE_TABLET_SERVER, state=state))
+
+    assert after(Operation.CANCELLED)[0] == 0
+    for state in (Operation.DONE, Operation.FAILED):
+        code, text = after(state)
+        assert code == 1
+        assert text.endswith(f"had ended before: {Operation.State.Name(state)}")
 
 
 def test_an_operation_is_named_by_the_beginning_of_its_id():
