@@ -161,9 +161,13 @@ def remove(disk: Disk, directories: ReplicaDirectories, name: QuarantineName) ->
 
 
 def size_bytes(disk: Disk, path: str) -> int:
-    """Of all files in a directory, or of a file; 0 if there is none. Blocks: for disk jobs."""
-    if not disk.exists(path):
+    """Of all files in a directory, or of a file; 0 if there is none. Blocks: for disk jobs.
+
+    Copies give files their names and remove directories meanwhile; what is gone when its turn comes counts nothing.
+    """
+    try:
+        if not is_directory(disk, path):
+            return disk.size(path)
+        return sum(size_bytes(disk, f"{path}/{name}") for name in disk.list_dir(path))
+    except FileNotFoundError:
         return 0
-    if not is_directory(disk, path):
-        return disk.size(path)
-    return sum(size_bytes(disk, f"{path}/{name}") for name in disk.list_dir(path))

@@ -62,7 +62,12 @@ class RoomKeeper:
         def look() -> tuple[list[QuarantineEntry], int]:
             return quarantine.entries(disk, directories), disk.free_bytes(directories.root)
 
-        found, free_bytes = await context.threads.run(look)
+        try:
+            found, free_bytes = await context.threads.run(look)
+        except OSError as error:
+            # What cannot be looked at takes space; nothing that lives depends on it.
+            _log.warning("quarantine_unreadable", error=str(error))
+            return []
         expired = quarantine.choose_expired(
             found,
             options.quarantine,

@@ -90,6 +90,47 @@ def test_each_deletion_has_a_directory_of_its_own_and_a_copy_goes_on_in_the_late
     assert {str(found.name) for found in quarantine.entries(disk, DIRECTORIES)} == {*opened, first}
 
 
+class _RestlessDisk(SimDisk):
+    """A part is given its name just before it is looked at, as by a copy that goes on meanwhile."""
+
+    def size(self, path: str) -> int:
+        if path.endswith(".part"):
+            self.rename(path, path.removesuffix(".part"))
+        return super().size(path)
+
+
+def test_what_goes_while_the_quarantine_is_looked_at_counts_nothing():
+    disk = _RestlessDisk(random.Random(1))
+    disk.make_dir("/data")
+    DIRECTORIES.create(disk)
+    name = quarantine.open_directory(disk, DIRECTORIES, TABLET, QuarantineKind.COPY, NOW)
+    root = quarantine.path_of(DIRECTORIES, name)
+    disk.make_dir(f"{root}/log")
+    for path in ("log/wal-1.part", "whole"):
+        disk.create(f"{root}/{path}").write(0, [b"12345"])
+    assert [found.size_bytes for found in quarantine.entries(disk, DIRECTORIES)] == [5]
+
+
+def test_a_quarantine_that_cannot_be_read_is_no_reason_for_a_server_to_end(simulate: Simulate):
+    async def main() -> None:
+        group = ReplicaGroup()
+        await group.start()
+        host = group.hosts[0]
+        await host.manager.delete_tablet(await group.create())
+        list_dir = host.disk.list_dir
+
+        def failing(path: str) -> list[str]:
+            if "/quarantine/" in path:
+                raise OSError(5, "Input/output error", path)
+            return list_dir(path)
+
+        host.disk.list_dir = failing
+        assert await host.manager.purge_quarantine() == []
+        await group.stop()
+
+    simulate(main())
+
+
 def test_a_server_purges_what_is_old_or_in_the_way(simulate: Simulate):
     async def main() -> None:
         options = replace(TESTING_OPTIONS, quarantine=QuarantineOptions(retention_s=100.0))
