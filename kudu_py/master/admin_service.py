@@ -37,7 +37,7 @@ class AdminServicer(master_pb2_grpc.MasterServiceServicer):
         confirmed_reign: Callable[[], Awaitable[Reign]],
         changes: ReplicaChanges,
         operations: Operations,
-        balance: Callable[[], master_pb2.GetBalanceResponse],
+        balance: Callable[[], Awaitable[master_pb2.GetBalanceResponse]],
         options: CatalogOptions,
     ) -> None:
         self._confirm = confirmed_reign
@@ -162,7 +162,7 @@ class AdminServicer(master_pb2_grpc.MasterServiceServicer):
 
     async def GetBalance(self, request: master_pb2.GetBalanceRequest, context: object) -> master_pb2.GetBalanceResponse:
         await self._confirm()
-        return self._balance()
+        return await self._balance()
 
     def _timeout_s(self) -> float:
         remaining_s = call_remaining_s()

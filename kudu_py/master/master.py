@@ -179,6 +179,7 @@ class Master:
             registry=self.registry,
             mover=self.operations,
             consensus=consensus,
+            workers=around.workers,
             clock=around.clock,
             options=settings.rebalancer,
         )

@@ -9,6 +9,10 @@ It is in no hurry. The first steps of a reign are taken an interval after its be
 led for the cooldown: one that an administrator, or a failure, has just made leader stays. Leaders move when replicas
 lie well. While there is something to do, looks follow each other quickly, so that a slot that has become free is used;
 limits are by server, so that a server that is being filled takes one replica at a time.
+
+Whoever asks for the balance is told the whole plan. That is a thousand steps at most and takes half a second for 10,000
+tablets, ten times what a look takes: it is made off the loop, on a view that nobody changes, and for one caller at a
+time.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import structlog
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId, TabletId
 from kudu_py.env.clock import Clock
+from kudu_py.env.workers import Workers
 from kudu_py.master import codec
 from kudu_py.master.catalog.balance import (
     BalanceStep,
@@ -122,6 +127,7 @@ class Rebalancer:
         registry: TsRegistry,
         mover: ReplicaMover,
         consensus: ConsensusAdmin,
+        workers: Workers,
         clock: Clock,
         options: RebalancerOptions,
     ) -> None:
@@ -129,6 +135,7 @@ class Rebalancer:
         self._registry = registry
         self._mover = mover
         self._consensus = consensus
+        self._workers = workers
         self._clock = clock
         self._options = options
         self._reign: Reign | None = None
@@ -137,6 +144,7 @@ class Rebalancer:
         self._led: dict[TabletId, _Led] = {}
         self._handed_over: dict[TabletId, _HandedOver] = {}
         self._refused_until_s: dict[TabletId, float] = {}
+        self._whole_plan = asyncio.Lock()
         self.skews = Skews(0, 0)
         self.is_held = False
 
@@ -175,22 +183,21 @@ class Rebalancer:
                 await self._take(step)
         return bool(steps or view.under_way)
 
-    def balance(self) -> master_pb2.GetBalanceResponse:
+    async def balance(self) -> master_pb2.GetBalanceResponse:
         """How replicas and leaders are spread, and all there is to do, whatever the limits and however new leaders are.
 
         Raises:
             KuduError: CATALOG_MANAGER_NOT_INITIALIZED if this master does not reign.
         """
-        state = self._committer.require_reign().state
-        view = self._view(state)
-        answer = master_pb2.GetBalanceResponse(enabled=self._options.enabled, holds=view.holds)
-        self._add_shares(answer, state)
-        if not view.holds:
-            limits = unlimited(_REPORTED_STEPS_MAX)
-            moves = plan_replica_moves(view.servers, view.tablets, limits)
-            handovers = plan_leader_moves(view.servers, after(view.tablets, moves), limits)
-            answer.steps.extend(_step_to_pb(state, step) for step in (*moves, *handovers))
-        return answer
+        async with self._whole_plan:
+            state = self._committer.require_reign().state
+            view = self._view(state)
+            answer = master_pb2.GetBalanceResponse(enabled=self._options.enabled, holds=view.holds)
+            self._add_shares(answer, state)
+            if not view.holds:
+                steps = await self._workers.run(_all_steps, view)
+                answer.steps.extend(_step_to_pb(state, step) for step in steps)
+            return answer
 
     def _forget(self) -> None:
         self._busy_until_s = 0.0
@@ -314,6 +321,12 @@ class Rebalancer:
                 replicas=state.replica_counts.get(server.uuid, 0),
                 leaders=leaders.get(server.uuid, 0),
             )
+
+
+def _all_steps(view: BalanceView) -> list[BalanceStep]:
+    limits = unlimited(_REPORTED_STEPS_MAX)
+    moves = plan_replica_moves(view.servers, view.tablets, limits)
+    return [*moves, *plan_leader_moves(view.servers, after(view.tablets, moves), limits)]
 
 
 def _step_to_pb(state: CatalogState, step: BalanceStep) -> master_pb2.GetBalanceResponse.Step:

@@ -8,7 +8,7 @@ and has been replaced answers NOT_THE_LEADER, never an old list.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -60,7 +60,7 @@ class MasterServicer(AdminServicer):
         reconciler: Reconciler,
         changes: ReplicaChanges,
         operations: Operations,
-        balance: Callable[[], master_pb2.GetBalanceResponse],
+        balance: Callable[[], Awaitable[master_pb2.GetBalanceResponse]],
         dialer: Dialer,
         clock: Clock,
         rng: RandomBits,

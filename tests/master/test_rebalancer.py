@@ -15,6 +15,7 @@ from kudu_py.common.ids import ServerId, TableId, TabletId
 from kudu_py.common.partition import Partition, PartitionSchema
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
 from kudu_py.consensus.core.model import Member, MemberType, RaftConfig, Role
+from kudu_py.env.workers import InlineWorkers, Workers
 from kudu_py.master.catalog.change import CatalogChange
 from kudu_py.master.catalog.committer import Committer
 from kudu_py.master.catalog.entries import (
@@ -56,6 +57,19 @@ class Store:
         pass
 
 
+class BusyWorkers(InlineWorkers):
+    """Have other work first."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.may_go = asyncio.Event()
+
+    async def run(self, fn, /, *args, **kwargs):
+        self.waiting += 1
+        await self.may_go.wait()
+        return await super().run(fn, *args, **kwargs)
+
+
 @dataclass(eq=False)
 class Rig:
     """A master's catalog and registry, servers that beat, and a rebalancer over them."""
@@ -66,14 +80,15 @@ class Rig:
     refuses: bool = False
     obeys: bool = True
     silent: set[int] = field(default_factory=set)
+    workers: Workers = field(default_factory=InlineWorkers)
 
     def __post_init__(self) -> None:
         self.clock = SimClock()
         self.registry = TsRegistry(started_s=0.0, unresponsive_timeout_s=60.0, settle_s=2.0)
         self.committer = Committer(Store(), on_published=lambda change: None, on_doubt=lambda term: None)
         self.rebalancer = Rebalancer(
-            committer=self.committer, registry=self.registry, mover=self, consensus=self, clock=self.clock,
-            options=self.options,
+            committer=self.committer, registry=self.registry, mover=self, consensus=self, workers=self.workers,
+            clock=self.clock, options=self.options,
         )  # fmt: skip
         self.leaders: dict[TabletId, ServerId] = {}
         self.count = 0
@@ -195,7 +210,7 @@ def test_an_even_cluster_is_left_alone():
         rig.begin(3, [(n % 3, (n + 1) % 3, (n + 2) % 3) for n in range(9)])
         await rig.run(500)
         assert rig.moves == rig.handovers == []
-        assert not rig.rebalancer.balance().steps
+        assert not (await rig.rebalancer.balance()).steps
 
     play(story)
 
@@ -304,12 +319,12 @@ def test_a_refusal_is_no_reason_to_ask_again_at_once():
 async def nothing_is_moved_because(rig: Rig, *reasons: str) -> None:
     await rig.run(90)
     assert rig.moves == rig.handovers == []
-    holds = list(rig.rebalancer.balance().holds)
+    holds = list((await rig.rebalancer.balance()).holds)
     assert len(holds) == len(reasons), holds
     assert rig.rebalancer.is_held
     for hold, reason in zip(holds, reasons, strict=True):
         assert reason in hold
-    assert not rig.rebalancer.balance().steps
+    assert not (await rig.rebalancer.balance()).steps
 
 
 class TestNothingIsMovedWhile:
@@ -353,7 +368,7 @@ class TestNothingIsMovedWhile:
             rig.begin(4, [(0, 1, 2)] * 8)
             await rig.run(600)
             assert rig.moves == rig.handovers == []
-            balance = rig.rebalancer.balance()
+            balance = await rig.rebalancer.balance()
             assert not balance.enabled
             assert [step.leadership_only for step in balance.steps if not step.leadership_only] == [False] * 6
 
@@ -390,7 +405,7 @@ def test_a_server_in_another_mode_gets_nothing(mode):
         await rig.commit(servers=(TabletServerEntry(server_id(3), mode),))
         await rig.run(120)
         assert rig.moves == []
-        assert rig.rebalancer.balance().servers[3].mode != rig.rebalancer.balance().servers[0].mode
+        assert (await rig.rebalancer.balance()).servers[3].mode != (await rig.rebalancer.balance()).servers[0].mode
 
     play(story)
 
@@ -400,7 +415,7 @@ def test_the_balance_tells_shares_and_steps():
         rig.begin(4, [(0, 1, 2)] * 4)
         rig.clock.offset_s = 10.0
         await rig.run(5)
-        balance = rig.rebalancer.balance()
+        balance = await rig.rebalancer.balance()
         assert [(s.replicas, s.leaders, s.is_live, s.fault_domain) for s in balance.servers] == [
             (4, 4, True, "d0"), (4, 0, True, "d1"), (4, 0, True, "d2"), (0, 0, True, "d3"),
         ]  # fmt: skip
@@ -409,6 +424,22 @@ def test_the_balance_tells_shares_and_steps():
         assert any(step.leadership_only for step in balance.steps)
 
     play(story)
+
+
+def test_the_whole_plan_is_made_off_the_loop_for_one_caller_at_a_time():
+    async def story(rig):
+        rig.begin(4, [(0, 1, 2)] * 4)
+        await rig.run(5)
+        asked = [asyncio.create_task(rig.rebalancer.balance()) for _ in range(2)]
+        await asyncio.sleep(1)
+        assert rig.workers.waiting == 1
+        await rig.commit(servers=(TabletServerEntry(server_id(3), TabletServerMode.MAINTENANCE),))
+        rig.workers.may_go.set()
+        first, second = await asyncio.gather(*asked)
+        assert {step.to_ts_uuid for step in first.steps if not step.leadership_only} == {server_id(3)}
+        assert not [step for step in second.steps if not step.leadership_only], "it looks when its turn comes"
+
+    play(story, workers=BusyWorkers())
 
 
 def test_options_are_checked():

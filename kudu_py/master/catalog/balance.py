@@ -164,6 +164,7 @@ class _Spread:
     Attributes:
         at: by table and server, the tablets.
         counts: how many they are.
+        sums: by table, over all servers.
         totals: by server, over all tables.
     """
 
@@ -171,6 +172,7 @@ class _Spread:
         self.servers = servers
         self.at: dict[TableId, dict[ServerId, set[TabletId]]] = {}
         self.counts: dict[TableId, dict[ServerId, int]] = {}
+        self.sums: dict[TableId, int] = {}
         self.totals = dict.fromkeys(servers, 0)
         self._gaps: dict[TableId, int] = {}
 
@@ -180,6 +182,7 @@ class _Spread:
         if tablet.table_id not in self.at:
             self.at[tablet.table_id] = {uuid: set() for uuid in self.servers}
             self.counts[tablet.table_id] = dict.fromkeys(self.servers, 0)
+            self.sums[tablet.table_id] = 0
         self.at[tablet.table_id][server].add(tablet.tablet_id)
         self._count(tablet.table_id, server, 1)
 
@@ -197,6 +200,7 @@ class _Spread:
 
     def _count(self, table_id: TableId, server: ServerId, by: int) -> None:
         self.counts[table_id][server] += by
+        self.sums[table_id] += by
         self.totals[server] += by
         self._gaps.pop(table_id, None)
 
@@ -359,9 +363,9 @@ def _next_even(
         return min(fit, key=lambda tablet_id: (layout.tablets[tablet_id].leader == source, tablet_id), default=None)
 
     uneven = []
-    for table_id, counts in spread.counts.items():
+    for table_id in spread.counts:
         gap = spread.gap_of(table_id)
-        if gap >= GAP_MIN and gap >= (needed := gap_min(sum(counts.values()))):
+        if gap >= GAP_MIN and gap >= (needed := gap_min(spread.sums[table_id])):
             uneven.append((-gap, table_id, needed))
     for _, table_id, needed in sorted(uneven):
         counts = spread.counts[table_id]
