@@ -25,7 +25,7 @@ class ConsensusServicer(ConsensusServiceServicer):
     async def UpdateConsensus(
         self, request: consensus_pb2.UpdateConsensusRequest, context: Any
     ) -> consensus_pb2.UpdateConsensusResponse:
-        _require_caller(request.caller_uuid, "caller_uuid")
+        self._require_caller(request.caller_uuid, "caller_uuid")
         return await self._replica(request.tablet_id).handle_update(request)
 
     def UpdateConsensusStream(
@@ -37,7 +37,7 @@ class ConsensusServicer(ConsensusServiceServicer):
         self, request: consensus_pb2.RequestVoteRequest, context: Any
     ) -> consensus_pb2.RequestVoteResponse:
         tablet_id = TabletId(require_id(request.tablet_id, "tablet_id"))
-        _require_caller(request.candidate_uuid, "candidate_uuid")
+        self._require_caller(request.candidate_uuid, "candidate_uuid")
         try:
             replica = self._lookup.consensus(tablet_id)
         except KuduError as error:
@@ -121,12 +121,14 @@ class ConsensusServicer(ConsensusServiceServicer):
         return consensus_pb2.StartTabletCopyResponse()
 
     def _receive_update(self, request: consensus_pb2.UpdateConsensusRequest, respond: Callable[[Answer], None]) -> None:
-        _require_caller(request.caller_uuid, "caller_uuid")
+        self._require_caller(request.caller_uuid, "caller_uuid")
         self._replica(request.tablet_id).receive_update(request, respond)
 
     def _replica(self, tablet_id: str) -> RaftConsensus:
         return self._lookup.consensus(TabletId(require_id(tablet_id, "tablet_id")))
 
-
-def _require_caller(uuid: str, what: str) -> None:
-    require_id(uuid, what)
+    def _require_caller(self, uuid: str, what: str) -> None:
+        """Refuses who is none, or claims to be this server: the machine takes it for certain that it does not hear its
+        own messages."""
+        if require_id(uuid, what) == self._lookup.uuid:
+            raise KuduError(ErrorCode.INVALID_ARGUMENT, f"{what}: {uuid} is the server that is asked, not another one")

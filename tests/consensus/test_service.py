@@ -58,7 +58,7 @@ def test_a_request_for_another_server_or_tablet_is_refused_by_name(simulate, met
     async def story():
         group, leader, stub = await group_and_stub()
         callers = {
-            field: leader.uuid
+            field: "e" * 32
             for field in ("caller_uuid", "candidate_uuid")
             if field in request_type.DESCRIPTOR.fields_by_name
         }
@@ -73,6 +73,29 @@ def test_a_request_for_another_server_or_tablet_is_refused_by_name(simulate, met
         assert await refusal(**{**good, "dest_uuid": "f" * 32}) is ErrorCode.WRONG_SERVER_UUID
         assert await refusal(**{**good, "tablet_id": "../../x"}) is ErrorCode.INVALID_ARGUMENT
         assert await refusal(**{**good, "tablet_id": "f" * 32}) is ErrorCode.TABLET_NOT_FOUND
+        await group.stop()
+
+    simulate(story())
+
+
+@pytest.mark.parametrize("method", ["UpdateConsensus", "RequestVote"])
+def test_nobody_speaks_to_a_server_in_its_own_name(simulate, method):
+    async def story():
+        group, leader, stub = await group_and_stub()
+        last, term = leader.raft.last_op_id, leader.raft.term
+        vote = consensus_pb2.RequestVoteRequest(
+            candidate_uuid=leader.uuid, candidate_term=term, ignore_live_leader=True
+        )
+        vote.last_op_id.term, vote.last_op_id.index = last.term, last.index + 1
+        append = consensus_pb2.UpdateConsensusRequest(caller_uuid=leader.uuid, caller_term=term + 1)
+        request = {"RequestVote": vote, "UpdateConsensus": append}[method]
+        request.dest_uuid, request.tablet_id = leader.uuid, leader.tablet_id
+        with pytest.raises(KuduError) as refused:
+            await call(getattr(stub, method)(request))
+        assert refused.value.code is ErrorCode.INVALID_ARGUMENT
+        assert leader.uuid in refused.value.message
+        assert (leader.raft.role, leader.raft.term) == (Role.LEADER, term)
+        assert leader.fatal is None
         await group.stop()
 
     simulate(story())
