@@ -90,6 +90,14 @@ class CopiesToHere:
         require_foreign_source(order, self._context.uuid)
         if order.tablet_id in self._targets:
             raise already_in_progress(order.tablet_id)
+        options = self._context.options.copy
+        if len(self._tasks) >= options.copies_max + options.queued_max:
+            raise KuduError(
+                ErrorCode.SERVER_TOO_BUSY,
+                f"{len(self._tasks)} replicas are being copied to server {self._context.uuid} or wait for their turn, "
+                f"as many as it takes; ask again for tablet {order.tablet_id} when some are done",
+                verdict=Verdict.TRY_LATER,
+            )
         begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._copy(order, begun), name=f"copy {order.tablet_id}")
         self._tasks.add(task)
@@ -161,7 +169,7 @@ class CopiesToHere:
         except (KuduError, OSError, asyncio.CancelledError) as error:
             why = target.failed(error)
             bound_log.warning("copy_failed", error=str(why))
-            self._errors[tablet_id] = str(why)
+            self._note_error(tablet_id, str(why))
             await self._abandon(target)
             return
         bound_log.info("copy_installed", checkpoint=str(ready.checkpoint))
@@ -169,6 +177,15 @@ class CopiesToHere:
         replica = self._hosted.become_replica(TabletReplica(context, ready))
         context.on_report(tablet_id)
         await self._open(replica)
+
+    def _note_error(self, tablet_id: TabletId, why: str) -> None:
+        """Keeps it, and lets go of the oldest of tablets of which nothing is here: anybody may name any."""
+        self._errors.pop(tablet_id, None)
+        self._errors[tablet_id] = why
+        hosted = self._hosted
+        strange = [key for key in self._errors if key not in hosted.replicas and key not in hosted.tombstones]
+        if len(strange) > self._context.options.copy.remembered_max:
+            del self._errors[strange[0]]
 
     def _table_name(self, tablet_id: TabletId) -> str:
         if tablet_id in self._hosted.replicas:

@@ -400,7 +400,8 @@ class TabletManager:
         """Makes this server fetch its replica of a tablet from another; begun on return. Idempotent.
 
         Raises:
-            KuduError: INVALID_ARGUMENT, ALREADY_IN_PROGRESS, ILLEGAL_STATE, INVALID_TERM; nothing was changed.
+            KuduError: INVALID_ARGUMENT, ALREADY_IN_PROGRESS, ILLEGAL_STATE, INVALID_TERM; SERVER_TOO_BUSY, as too many
+                wait for their turn. Nothing was changed.
         """
         await self._copies.start(CopyOrder.from_pb(request))
 

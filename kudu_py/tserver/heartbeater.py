@@ -164,6 +164,7 @@ class MasterHeartbeats:
                 # A master that was away may have become another leader's follower, or forgotten everything.
                 self.is_leader = False
                 self._wants_full_report = True
+                self._changed.clear()  # in the full report; else they would pile up for a master that is gone for good
                 self.last_answered_s = None
                 delay_s = self._options.backoff.delay_s(self.failures, self._rng)
                 await asyncio.sleep(max(delay_s, self._options.gather_s))

@@ -46,7 +46,7 @@ class TabletServerPages:
             TablePage(
                 "/tombstones",
                 "Tombstones",
-                ("table", "tablet_id", "data_state", "last_op_id"),
+                ("table", "tablet_id", "data_state", "last_op_id", "quarantine", "copy_error"),
                 self._tombstones,
             ),
             TablePage(
@@ -138,6 +138,9 @@ class TabletServerPages:
     def _tombstones(self) -> Iterable[Row]:
         """What is left of deleted replicas, for good: it keeps their votes, and a late CreateTablet from making them
         anew. Apart from the tablets, which it would soon outnumber.
+
+        In the quarantine lies what the deletion left, until it is purged; why the last copy to here failed is known
+        until the next one or a restart.
         """
         for tombstone in self._server.manager.tombstones():
             last = tombstone.tombstone_last_op_id
@@ -146,6 +149,8 @@ class TabletServerPages:
                 tombstone.tablet_id,
                 tombstone.data_state.value,
                 str(last) if last is not None else None,
+                tombstone.quarantine or None,
+                self._server.manager.copy_error(tombstone.tablet_id) or None,
             )
 
     def _consensus(self) -> Iterable[Row]:

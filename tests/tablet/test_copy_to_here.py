@@ -360,6 +360,41 @@ def test_an_order_to_copy_what_nobody_has_leaves_nothing(simulate: Simulate):
     simulate(main())
 
 
+def test_more_orders_than_may_wait_are_told_to_try_later(simulate: Simulate):
+    async def main() -> None:
+        options = replace(OPTIONS, copy=replace(OPTIONS.copy, copies_max=1, queued_max=1))
+        rig = await Rig.start(options=options)
+        await rig.begin()
+        await rig.begin(tablet_id="c" * 32)
+        error = await refusal(rig.begin(tablet_id="d" * 32))
+        assert (error.code, error.verdict) == (ErrorCode.SERVER_TOO_BUSY, Verdict.TRY_LATER)
+        assert (await refusal(rig.begin())).code is ErrorCode.ALREADY_IN_PROGRESS, "which one is told the truth of"
+        await rig.rest()
+        rig.assert_copied()
+        await rig.begin(tablet_id="d" * 32)
+        await rig.rest()
+        await rig.group.stop()
+
+    simulate(main())
+
+
+def test_errors_of_copies_that_left_nothing_here_are_forgotten_some_time(simulate: Simulate):
+    async def main() -> None:
+        rig = await Rig.start(options=replace(OPTIONS, copy=replace(OPTIONS.copy, remembered_max=2)))
+        request = await rig.request()
+        await rig.begin_and_lose_source()
+        manager = rig.target.manager
+        for digit in "bcde":
+            request.tablet_id = digit * 32
+            await manager.start_tablet_copy(request)
+            await rig.rest()
+        assert [bool(manager.copy_error(digit * 32)) for digit in "bcde"] == [False, False, True, True]
+        assert manager.copy_error(rig.tablet_id), "its tombstone is here, and whoever looks at it wants to know"
+        await rig.group.stop()
+
+    simulate(main())
+
+
 def test_a_replica_that_is_copied_is_seen_and_answers_that_it_is(simulate: Simulate):
     async def main() -> None:
         rig = await Rig.start()

@@ -404,6 +404,26 @@ def test_the_log_is_kept_for_a_bounded_time_for_a_new_replica_that_never_answers
     simulate(main())
 
 
+def test_the_log_is_kept_once_for_who_copies_again_and_again(simulate: Simulate):
+    async def main() -> None:
+        rig = await Rig.start(size=2, members=1)
+        joining = await with_pre_voter(rig)
+        await rig.group.wait_until(lambda: rig.sessions.handovers == 1)
+        await joining.crash()
+        for key in range(100, 105):
+            await rig.write(key)
+            begun = await rig.begin(joining.uuid)
+            rig.sessions.end(begun.session_id, succeeded=True)
+        assert rig.sessions.handovers == 1
+        (anchor,) = rig.replica.log.anchors
+        assert anchor.index == rig.replica.consensus.last_op_id.index, "of the latest copy"
+        await rig.group.wait_until(lambda: rig.sessions.handovers == 0)
+        assert rig.replica.log.anchors.lowest() is None
+        await rig.group.stop()
+
+    simulate(main())
+
+
 def test_the_log_is_let_go_when_the_new_member_is_removed(simulate: Simulate):
     async def main() -> None:
         rig = await Rig.start(size=2, members=1)

@@ -91,6 +91,26 @@ def test_the_first_heartbeat_registers_and_reports_in_full(simulate: Simulate, s
     simulate(main())
 
 
+def test_changes_do_not_pile_up_for_a_master_that_is_gone(simulate: Simulate, serving: Any):
+    """Whoever orders copies of tablets that nobody has makes news of as many tablets as there are names."""
+
+    async def main() -> None:
+        async with serving(masters=ADDRESSES[:1]) as servers:
+            tablet_id = await servers.create()
+            heartbeater = servers.servers[0].tablet_server.heartbeater
+            for _ in range(100):
+                heartbeater.note_changed(mint_id(servers.network.rng))
+                await asyncio.sleep(1.0)
+            (beats,) = heartbeater.masters
+            assert beats.failures > 3
+            assert len(beats._changed) < 5
+            (master,) = await masters_of(servers)
+            await wait_until(lambda: bool(master.reports()))
+            assert [tablet.tablet_id for tablet in master.reports()[0].updated_tablets] == [tablet_id]
+
+    simulate(main())
+
+
 def test_a_new_leader_is_reported_at_once(simulate: Simulate, serving: Any):
     async def main() -> None:
         async with serving(masters=ADDRESSES[:1]) as servers:

@@ -179,6 +179,32 @@ def test_a_copy_is_cancelled_by_a_call_whether_it_runs_or_waits(simulate: Simula
     simulate(main())
 
 
+def test_a_page_tells_why_the_last_copy_failed_and_where_the_files_of_a_deleted_replica_went(
+    simulate: Simulate, copying: Any
+):
+    async def main() -> None:
+        async with copying() as rig:
+            tablet_id, manager = await rig.create(), rig.target.tablet_server.manager
+
+            def shown() -> dict[str, Any]:
+                pages = TabletServerPages(rig.target.tablet_server, rig.target.clock).pages()
+                (page,) = [page for page in pages if page.path == "/tombstones"]
+                (row,) = page.rows()
+                return dict(zip(page.columns, row, strict=True))
+
+            await rig.start(tablet_id)
+            await asyncio.sleep(2)
+            await rig.cancel(tablet_id)
+            assert "CANCELLED" in shown()["copy_error"]
+            await rig.start(tablet_id)
+            await wait_until(lambda: not manager._copies._targets)
+            await manager.delete_tablet(tablet_id)
+            assert shown()["copy_error"] is None
+            assert rig.target.disk.exists(f"/data/quarantine/{shown()['quarantine']}")
+
+    simulate(main())
+
+
 @pytest.mark.parametrize(
     "method", ["BeginCopySession", "FetchData", "EndCopySession", "ListCopySessions", "CancelCopy"]
 )

@@ -13,6 +13,8 @@ class TabletCopyOptions:
 
     Attributes:
         copies_max: copies to this server at once; others are QUEUED.
+        queued_max: of those that wait; who orders more is told to try later. More than a server has replicas, so that
+            one that lost them all can be told of all at once.
         files_max: files of one copy fetched at once.
         bytes_per_s: of all copies to this server together; 0: as fast as they come. The default leaves most of a
             machine to those who read and write: an unbounded copy takes a core at each end.
@@ -27,10 +29,11 @@ class TabletCopyOptions:
         sessions_max: open at once at a source; others are told to try later.
         handover_timeout_s: for so long the log stays anchored after a copy, until the leader finds that the new
             replica answers.
-        remembered_max: copies that have ended and are still shown.
+        remembered_max: copies that have ended and are still shown, and errors of copies that left nothing here.
     """
 
     copies_max: int = 10
+    queued_max: int = 4_000
     files_max: int = 4
     bytes_per_s: int = 32 << 20
     burst_bytes: int = 8 << 20

@@ -32,7 +32,7 @@ import structlog
 import xxhash
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
-from kudu_py.common.ids import ServerId, require_id
+from kudu_py.common.ids import ServerId, TabletId, require_id
 from kudu_py.common.opid import OpId
 from kudu_py.consensus.codec import config_to_pb
 from kudu_py.env.deadline import DeadlineTimer
@@ -103,6 +103,13 @@ class CopySession:
         return [key.name for key in self.files if key.kind == tablet_copy_pb2.CopyFile.ROWS]
 
 
+class _Handover(NamedTuple):
+    """A log that is kept for a replica that was copied and has not been heard of yet, until the next look."""
+
+    anchor: Anchor
+    next_look: asyncio.TimerHandle
+
+
 class CopySessions:
     """The sessions at one server."""
 
@@ -111,7 +118,7 @@ class CopySessions:
         self._hosted = hosted
         self._options = context.options.copy
         self._sessions: dict[str, CopySession] = {}
-        self._handovers: dict[Anchor, asyncio.TimerHandle] = {}
+        self._handovers: dict[tuple[TabletId, ServerId], _Handover] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -428,20 +435,30 @@ class CopySessions:
         replica.fail(KuduError(ErrorCode.CORRUPTION, f"{path}: {why}", details={"path": path}))
 
     def _hand_over(self, session: CopySession) -> None:
-        """Keeps the anchor, moved up to what the target has got, until the leader serves the target from its log."""
+        """Keeps the anchor, moved up to what the target has got, until the leader serves the target from its log.
+
+        What a target copied last is what it has: the anchor of a copy before goes.
+        """
         session.anchor.update(max(session.anchor.index, session.last_index))
         until = self._context.clock.monotonic() + self._options.handover_timeout_s
-        loop = asyncio.get_running_loop()
+        loop, key = asyncio.get_running_loop(), (session.replica.tablet_id, session.target_uuid)
+        self._end_handover(key)
 
         def look() -> None:
-            self._handovers.pop(session.anchor, None)
+            self._handovers.pop(key, None)
             is_over = self._context.clock.monotonic() >= until or not _is_waited_for(session)
             if is_over or self._is_closed:
                 session.anchor.release()
                 return
-            self._handovers[session.anchor] = loop.call_later(_HANDOVER_POLL_S, look)
+            self._handovers[key] = _Handover(session.anchor, loop.call_later(_HANDOVER_POLL_S, look))
 
         look()
+
+    def _end_handover(self, key: tuple[TabletId, ServerId]) -> None:
+        handover = self._handovers.pop(key, None)
+        if handover is not None:
+            handover.next_look.cancel()
+            handover.anchor.release()
 
     async def close(self) -> None:
         """Closes all sessions, for a server that stops; its replicas still run. Streams end at their next chunk, and no
@@ -450,10 +467,8 @@ class CopySessions:
         self._is_closed = True
         for session in list(self._sessions.values()):
             self._close(session, CopyState.FAILED, "the server stopped")
-        for anchor, timer in self._handovers.items():
-            timer.cancel()
-            anchor.release()
-        self._handovers.clear()
+        for key in list(self._handovers):
+            self._end_handover(key)
         await asyncio.gather(*self._tasks)
 
 
