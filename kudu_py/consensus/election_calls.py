@@ -25,7 +25,7 @@ class ElectionCalls:
     """The rare calls of one replica to others.
 
     Attributes:
-        tablet_id, uuid, address: of the replica that asks.
+        tablet_id, uuid: of the replica that asks.
         links: the ways to other servers.
         time: learns the voters' clocks.
         timeout_s: a call without an answer for this long is given up.
@@ -36,7 +36,6 @@ class ElectionCalls:
 
     tablet_id: TabletId
     uuid: ServerId
-    address: str
     links: PeerLinks
     time: TimeManager
     timeout_s: float
@@ -54,7 +53,6 @@ class ElectionCalls:
             last_op_id=op_id_to_pb(message.last_op_id),
             is_pre_vote=message.is_pre_vote,
             ignore_live_leader=message.ignore_live_leader,
-            candidate_address=self.address,
         )
         try:
             response = await call(

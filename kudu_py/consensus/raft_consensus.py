@@ -201,7 +201,6 @@ class RaftConsensus:
         calls = ElectionCalls(
             tablet_id=tablet_id,
             uuid=uuid,
-            address=address,
             links=links,
             time=self._time,
             timeout_s=options.vote_timeout_s,

@@ -570,7 +570,6 @@ class RequestVoteRequest(_message.Message):
     LAST_OP_ID_FIELD_NUMBER: _builtins.int
     IS_PRE_VOTE_FIELD_NUMBER: _builtins.int
     IGNORE_LIVE_LEADER_FIELD_NUMBER: _builtins.int
-    CANDIDATE_ADDRESS_FIELD_NUMBER: _builtins.int
     dest_uuid: _builtins.str
     tablet_id: _builtins.str
     candidate_uuid: _builtins.str
@@ -579,7 +578,6 @@ class RequestVoteRequest(_message.Message):
     """Asks whether the vote would be given; changes nothing."""
     ignore_live_leader: _builtins.bool
     """Set by a leader's chosen successor: vote although a leader is alive."""
-    candidate_address: _builtins.str
     @_builtins.property
     def last_op_id(self) -> _common_pb2.OpId:
         """Last entry of the candidate's log."""
@@ -594,11 +592,10 @@ class RequestVoteRequest(_message.Message):
         last_op_id: _common_pb2.OpId | None = ...,
         is_pre_vote: _builtins.bool = ...,
         ignore_live_leader: _builtins.bool = ...,
-        candidate_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_op_id", b"last_op_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_address", b"candidate_address", "candidate_term", b"candidate_term", "candidate_uuid", b"candidate_uuid", "dest_uuid", b"dest_uuid", "ignore_live_leader", b"ignore_live_leader", "is_pre_vote", b"is_pre_vote", "last_op_id", b"last_op_id", "tablet_id", b"tablet_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_term", b"candidate_term", "candidate_uuid", b"candidate_uuid", "dest_uuid", b"dest_uuid", "ignore_live_leader", b"ignore_live_leader", "is_pre_vote", b"is_pre_vote", "last_op_id", b"last_op_id", "tablet_id", b"tablet_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -619,7 +616,7 @@ class RequestVoteResponse(_message.Message):
     responder_term: _builtins.int
     vote_granted: _builtins.bool
     reason: _builtins.str
-    """If not granted: INVALID_TERM, LAST_OPID_TOO_OLD, ALREADY_VOTED, NOT_IN_QUORUM or LEADER_IS_ALIVE."""
+    """If not granted: INVALID_TERM, LAST_OPID_TOO_OLD, ALREADY_VOTED or LEADER_IS_ALIVE."""
     timestamp: _builtins.int
     """The voter's hybrid clock: whoever wins writes above it, so that what was safe to read stays as it was."""
     def __init__(
