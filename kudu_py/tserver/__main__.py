@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from kudu_py.daemon import grpc_environment
+from kudu_py.rpc import grpc_environment
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs a tablet server until it is told to stop; the exit status. `argv` is without the program's name."""
-    grpc_environment.apply()  # before anything imports gRPC
+    grpc_environment.silence()  # before anything imports gRPC
     from kudu_py import __version__
     from kudu_py.daemon.options import TabletServerOptions
     from kudu_py.daemon.process import run_daemon

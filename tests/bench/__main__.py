@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import uvloop
 
-from kudu_py.daemon import grpc_environment
+from kudu_py.rpc import grpc_environment
 
-grpc_environment.apply()  # before anything imports gRPC
+grpc_environment.silence()  # before anything imports gRPC
 
 from tests.bench import failover, ingest, large_table, small_writes, spark, tablet_copy  # noqa: E402
 from tests.bench.results import Results  # noqa: E402

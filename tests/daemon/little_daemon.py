@@ -11,9 +11,9 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from kudu_py.daemon import grpc_environment
+from kudu_py.rpc import grpc_environment
 
-grpc_environment.apply()
+grpc_environment.silence()
 
 from kudu_py.common.ids import require_id  # noqa: E402
 from kudu_py.daemon import composition_root  # noqa: E402

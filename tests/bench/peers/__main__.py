@@ -17,9 +17,9 @@ import sys
 from dataclasses import dataclass, field
 from types import FrameType
 
-from kudu_py.daemon import grpc_environment
+from kudu_py.rpc import grpc_environment
 
-grpc_environment.apply()  # before anything imports gRPC
+grpc_environment.silence()  # before anything imports gRPC
 
 from tests.bench.peers.fetch import Missing, Peers  # noqa: E402
 from tests.bench.peers.spark import Delta, Figures  # noqa: E402
