@@ -12,7 +12,8 @@ results, schema. A flush makes one, in this order:
  6. Swap, on the loop: scans from now on read the new files, memory is given back.
  7. Remove files that are no longer named, once no tablet copy hands them out; scans keep what they have mapped.
  8. Collect the log up to F, but for a margin from which followers that were away can catch up, and up to where
-    followers are that still do, within a bound.
+    followers are that still do, within a bound. While a member is to become a voter, all replicas keep what the bound
+    allows: the source of its copy anchors its own log alone, and may not be the one that leads in the end.
 A compaction is the same without 1, 3, 4 and 8: its files hold nothing above the checkpoint that stands.
 
 Neither uses up the space kept free on the disk (`WalOptions.disk_reserved_bytes`): votes, superblocks and the first
@@ -38,6 +39,7 @@ from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.common.hybrid_time import HybridTime
 from kudu_py.common.opid import OpId
 from kudu_py.common.schema import Schema
+from kudu_py.consensus.core.model import RaftConfig
 from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.env.sparing_disk import SparingDisk
 from kudu_py.tablet import metadata
@@ -64,12 +66,16 @@ class CheckpointState(NamedTuple):
     timestamp: HybridTime
 
 
-class ReplicatedIndex(Protocol):
+class LogReaders(Protocol):
     """What the log's collection asks consensus."""
 
     @property
     def replicated_index(self) -> int:
         """The log above it is needed by a follower that can still be served from it."""
+
+    @property
+    def active_config(self) -> RaftConfig:
+        """The members, by the latest config in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ class Checkpointer:
         superblock: Superblock,
         tablet: Tablet,
         log: Log,
-        consensus: ReplicatedIndex,
+        consensus: LogReaders,
         consensus_metadata: ConsensusMetadata,
         retained: RetainedResults,
         state: Callable[[], CheckpointState],
@@ -138,7 +144,8 @@ class Checkpointer:
         self._retained = retained
         self._state = state
         self._on_memory_changed = on_memory_changed
-        self._marks = LogMarks(superblock.checkpoint.index, context.options.log_retain_bytes_max)
+        options = context.options
+        self._marks = LogMarks(superblock.checkpoint.index, max(options.log_retain_bytes, options.log_retain_bytes_max))
         self._flushing = asyncio.Lock()
         self._compacting = asyncio.Lock()
         self._publishing = asyncio.Lock()
@@ -262,7 +269,10 @@ class Checkpointer:
         """Removes log segments that neither a restart nor a follower within the bounds needs; how many."""
         options = self._context.options
         floor = min(self.superblock.checkpoint.index, self._marks.index_before(options.log_retain_bytes))
-        slow = min(floor, self._consensus.replicated_index)
+        # Whoever is to become a voter may be copying at this moment, from this replica or another; whichever leads when
+        # it has done so serves it from its log.
+        is_awaited = any(member.promote for member in self._consensus.active_config.members)
+        slow = 0 if is_awaited else min(floor, self._consensus.replicated_index)
         up_to = max(slow, min(floor, self._marks.index_before(options.log_retain_bytes_max)))
         if up_to <= self._log.first_index or self._is_stopped:
             return 0

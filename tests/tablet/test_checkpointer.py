@@ -293,6 +293,21 @@ def test_the_log_is_kept_for_a_follower_that_is_away_within_the_bound(simulate: 
     assert not simulate(main(0))
 
 
+def test_an_operator_may_keep_more_log_than_is_kept_for_followers_and_no_more_than_that(simulate: Simulate):
+    async def main() -> None:
+        options = replace(SMALL_SEGMENTS, log_retain_bytes=4 << 20, log_retain_bytes_max=1 << 20)
+        group = ReplicaGroup(options=options)
+        await group.start()
+        replica = await group.leader(await group.create())
+        for key in range(150):
+            await replica.write_batch(batch_of([(key, key, "x" * 60_000)]))
+        await replica.checkpointer.flush()
+        assert 4 << 20 <= replica.log.size_bytes < 6 << 20
+        await group.stop()
+
+    simulate(main())
+
+
 def test_marks_find_where_so_many_bytes_ago_is():
     marks = LogMarks(first=10, keep_bytes=1 << 30)
     assert marks.index_before(1) == 0

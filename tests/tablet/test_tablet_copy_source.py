@@ -404,6 +404,50 @@ def test_the_log_is_kept_for_a_bounded_time_for_a_new_replica_that_never_answers
     simulate(main())
 
 
+def test_a_copy_ends_as_a_voter_although_another_replica_leads_by_then(simulate: Simulate):
+    """The source anchored its log. The others kept theirs too, since any of them might lead."""
+
+    async def main() -> None:
+        options = replace(OPTIONS, copy=replace(COPY, bytes_per_s=20_000, burst_bytes=1000, chunk_bytes=1 << 10))
+        group = ReplicaGroup(size=4, options=options)
+        await group.start()
+        voters, joining = group.hosts[:3], group.hosts[3]
+        new = replace(group.new_tablet(), config=RaftConfig(0, tuple(host.member for host in voters)))
+        replicas = [await host.manager.create_tablet(new) for host in voters]
+
+        async def write_and_flush(first: int) -> TabletReplica:
+            leader = await group.leader(new.tablet_id, voters)
+            for key in range(first, first + 100, 10):
+                await leader.write_batch(batch_of([(key + i, key, "x" * 500) for i in range(10)]))
+            for replica in replicas:
+                await group.wait_until(lambda replica=replica: replica.applied == leader.applied)
+                await replica.checkpointer.flush()
+            return leader
+
+        source = await write_and_flush(0)
+        added = Member(joining.uuid, MemberType.PRE_VOTER, joining.address, promote=True)
+        await source.consensus.change_config(ConfigChange.ADD_SERVER, added)
+        await group.wait_until(
+            lambda: [replica.state for replica in joining.manager.replicas()] == [ReplicaState.COPYING]
+        )
+        await write_and_flush(100)
+        await source.consensus.leader_step_down()
+        await group.wait_until(lambda: not source.is_leader)
+        leader = await write_and_flush(200)
+        assert leader is not source
+        assert [replica.state for replica in joining.manager.replicas()] == [ReplicaState.COPYING], "it was fast enough"
+        await group.wait_until(lambda: joining.uuid in leader.consensus.committed_config.voters)
+        await group.settle(new.tablet_id)
+        assert rows_of(joining.manager.replica(new.tablet_id)) == rows_of(leader)
+        assert [copy.state for copy in joining.manager.context.copies.copies()] == [CopyState.SUCCEEDED]
+        kept = leader.log.first_index
+        await write_and_flush(300)
+        assert leader.log.first_index > kept, "nobody is awaited any more"
+        await group.stop()
+
+    simulate(main())
+
+
 def test_the_log_is_kept_once_for_who_copies_again_and_again(simulate: Simulate):
     async def main() -> None:
         rig = await Rig.start(size=2, members=1)
