@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kudu_py.common.errors import KuduError
-from kudu_py.common.hybrid_time import HybridTime
 from kudu_py.common.opid import OpId
 from kudu_py.consensus.applier import Applier
 from kudu_py.consensus.codec import config_to_pb, encode_record
@@ -33,13 +32,11 @@ class Proposal:
     Attributes:
         payload: the serialised operation.
         prepared: for the state machine, see `Entry.prepared`.
-        timestamp: if the proposer has taken one.
         accepted: the round that it became. refused: why it did not.
     """
 
     payload: bytes
     prepared: object
-    timestamp: HybridTime | None
     accepted: Round | None = None
     refused: KuduError | None = None
 
@@ -127,7 +124,7 @@ class Appender:
             return received
         if logged.kind is EntryKind.NO_OP:
             self.own_no_op = logged.op_id
-        return self._own(logged, Proposal(b"", None, None))
+        return self._own(logged, Proposal(b"", None))
 
     def _proposed(self, logged: LogEntry, proposal: Proposal) -> Entry:
         entry = self._own(logged, proposal)
@@ -136,12 +133,10 @@ class Appender:
         return entry
 
     def _own(self, logged: LogEntry, proposal: Proposal) -> Entry:
-        payload, timestamp = proposal.payload, proposal.timestamp
+        payload = proposal.payload
         if logged.config is not None:
             payload = config_to_pb(logged.config).SerializeToString()
-        if timestamp is None:
-            timestamp = self._time.assign()
-        else:
-            self._time.take(timestamp)
+        # Taken only now: safe time may have been announced up to any moment before.
+        timestamp = self._time.assign()
         record = encode_record(logged.op_id, timestamp, logged.kind, payload)
         return Entry(logged.op_id, timestamp, logged.kind, payload, record, proposal.prepared)

@@ -248,7 +248,7 @@ class RaftConsensus:
             tablet_id=tablet_id,
             raft=self._raft,
             log=log,
-            propose=lambda event: self._propose_or_done(Proposal(b"", None, None), event),
+            propose=lambda event: self._propose_or_done(Proposal(b"", None), event),
             wait_applied=self.wait_applied,
             read_index=self.read_index,
             logger=self._logger,
@@ -430,29 +430,25 @@ class RaftConsensus:
             )
         self.log.check_room(size_bytes)
 
-    def propose(
-        self, kind: EntryKind, payload: bytes, prepared: object = None, timestamp: HybridTime | None = None
-    ) -> Round:
+    def propose(self, kind: EntryKind, payload: bytes, prepared: object = None) -> Round:
         """Makes an operation the next entry of the log, and starts to replicate it.
 
         Args:
             kind: WRITE or ALTER_SCHEMA.
             payload: the serialised operation.
             prepared: handed to the state machine as `Entry.prepared`, if it stays in memory.
-            timestamp: from this server's hybrid clock, if the caller needed it beforehand; else one is taken.
 
         Returns:
             the round, whose future resolves with what the state machine answers.
 
         Raises:
-            KuduError: NOT_THE_LEADER, UNAVAILABLE while a new leader is not ready, STEPPING_DOWN, SERVER_TOO_BUSY.
-            Nothing
-                has happened then.
+            KuduError: NOT_THE_LEADER, UNAVAILABLE while a new leader is not ready, STEPPING_DOWN, SERVER_TOO_BUSY;
+                nothing has happened then.
         """
         if (why_not := self._why_not_ready()) is not None:
             raise why_not
         self.check_room(len(payload))
-        return self._propose(Proposal(payload, prepared, timestamp), lambda token: EntryProposed(kind, token))
+        return self._propose(Proposal(payload, prepared), lambda token: EntryProposed(kind, token))
 
     # Members.
 
@@ -543,8 +539,7 @@ class RaftConsensus:
 
         Raises:
             KuduError: TIMED_OUT; ILLEGAL_STATE if the timestamp is too far in the future; NOT_THE_LEADER if leadership
-            was
-                lost meanwhile.
+                was lost meanwhile.
         """
         await self._reads.wait_safe_time(timestamp, timeout_s)
 

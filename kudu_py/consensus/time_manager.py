@@ -61,12 +61,6 @@ class TimeManager:
         self.last_timestamp = timestamp
         return timestamp
 
-    def take(self, timestamp: HybridTime) -> None:
-        """The next entry was given this timestamp by its proposer, from the same clock."""
-        assert timestamp > self.last_timestamp, f"{timestamp} does not follow {self.last_timestamp}"
-        self._hybrid_clock.update(timestamp)
-        self.last_timestamp = timestamp
-
     def note_appended(self, timestamp: HybridTime) -> None:
         """An entry of another leader went into the log."""
         self.last_timestamp = max(self.last_timestamp, timestamp)
