@@ -253,9 +253,10 @@ class TabletServerOptions(CommonOptions):
     )
     tablet_history_max_age_sec: int = flag(
         7 * 24 * 3600,
-        "How far back snapshots can be read; older history may be dropped by compaction.",
+        "How far back snapshots can be read; older history may be dropped by compaction. A scan takes its snapshot a "
+        "little behind the clock, and reads all tablets at the same one.",
         group=_STORAGE,
-        minimum=0,
+        minimum=60,
     )
     tserver_master_addrs: str = flag(
         f"127.0.0.1:{MASTER_RPC_PORT}", "Comma-separated host:port of all masters.", group=_CLUSTER

@@ -63,6 +63,13 @@ def test_a_masters_senseless_values_are_refused(values, named):
     assert named in refused(MasterOptions, **values)
 
 
+def test_history_is_kept_for_as_long_as_a_scan_needs_it():
+    """Without any, no snapshot could be read: even the latest lies behind the clock."""
+    message = refused(TabletServerOptions, tablet_history_max_age_sec=0)
+
+    assert "--tablet_history_max_age_sec must be at least 60" in message
+
+
 def test_master_addresses_may_leave_out_the_usual_port():
     options = TabletServerOptions(fs_wal_dir="/d", tserver_master_addrs="m1,m2:9")
 
