@@ -419,6 +419,8 @@ def _assess_tablet(
         problems.append(f"{len(voters)} of {wanted} voters{more}: under-replicated")
     elif len(voters) > wanted:
         notes.append(f"it has {counted(len(voters), 'voter')} and is meant to have {wanted}: some are about to go")
+    if tablet.waits_for:
+        notes.append(f"the masters wait: {tablet.waits_for}")
     if len(running.keys() & voters) * 2 <= len(voters):
         problems.insert(0, "no majority of its voters is running: the tablet is unavailable")
     leaders = {uuid for uuid, status in running.items() if status.consensus_state.role == consensus_pb2.LEADER}

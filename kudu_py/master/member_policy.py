@@ -10,6 +10,9 @@ Nothing is done because of what this master has missed:
   elected, and since it was last paused (a loop that comes late by seconds has heard nothing meanwhile).
 * After either, a few heartbeats are waited for before the first step.
 * A leader's report of an earlier reign is forgotten; a step rests on the newest config that is known, or is not taken.
+
+A server to which a copy came to nothing is left alone, longer each time: by the tablet whose copy it was in any case,
+by others as long as there is another server for them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import RandomBits, ServerId, TabletId
 from kudu_py.consensus.core.model import MemberType
@@ -58,6 +62,7 @@ from kudu_py.master.catalog.replica_ops import (
 from kudu_py.master.catalog.report_ops import PeerHealth, ReplicaState, newer_config
 from kudu_py.master.catalog.state import CatalogState
 from kudu_py.master.consensus_client import ConsensusAdmin, Endpoint
+from kudu_py.master.copy_refusals import CopyRefusals
 from kudu_py.master.tablet_turns import TabletTurns
 from kudu_py.master.ts_registry import TsRegistry
 
@@ -97,9 +102,11 @@ class _Care:
         failures: of steps in a row.
         stuck: members that need a copy.
         shunned: servers that a replica was taken from, until when: another is chosen if there is one.
+        refusals: servers to which this tablet could not be copied.
         blocked: why nothing can be done; logged once.
     """
 
+    refusals: CopyRefusals
     not_before_s: float = 0.0
     failures: int = 0
     stuck: dict[ServerId, _Stuck] = field(default_factory=dict)
@@ -139,11 +146,23 @@ class MemberPolicy:
         self._domains: Mapping[ServerId, str] = {}
         self._undone: Mapping[TabletId, ServerId] = {}
         self._calls: set[asyncio.Task[None]] = set()
+        self._refusals = CopyRefusals(self.patience_s)
+        self._tried: set[tuple[ServerId, TabletId]] = set()
+        """Copies to servers that have refused some, to see whether these succeed."""
 
     @property
     def blocked_count(self) -> int:
         """Tablets that ought to get or lose a replica and cannot, for now."""
         return sum(bool(care.blocked) for care in self._care.values())
+
+    def blocked_reason(self, tablet_id: TabletId) -> str:
+        """Why a tablet does not get or lose the replica that it ought to, for now; empty: nothing is in the way."""
+        care = self._care.get(tablet_id)
+        return "" if care is None else care.blocked
+
+    def refusing_copies(self) -> frozenset[ServerId]:
+        """Servers to which copies came to nothing lately: others are better asked first."""
+        return self._refusals.left_alone(self._clock.monotonic())
 
     @property
     def patience_s(self) -> float:
@@ -159,6 +178,8 @@ class MemberPolicy:
     def reign_ended(self) -> None:
         """Forgets everything; calls that are under way are left to end, they are safe."""
         self._care.clear()
+        self._refusals = CopyRefusals(self.patience_s)
+        self._tried.clear()
 
     def begin_sweep(self, reign: Reign, now_s: float) -> list[TabletId]:
         """Before a sweep: notices pauses and servers that have gone or come back; answers the tablets to look at."""
@@ -172,6 +193,7 @@ class MemberPolicy:
         }
         self._domains = {server.uuid: server.as_candidate.domain for server in self._registry.servers}
         self._undone = _undone_moves(reign.state)
+        self._note_successes(reign.state)
         before, self._gone = self._gone, self._gone_servers(reign.state, now_s)
         changed = before ^ self._gone
         for server in sorted(self._gone - before):
@@ -200,7 +222,9 @@ class MemberPolicy:
         if is_quiet and is_well(tablet.config, report, wanted):
             self._care.pop(tablet.tablet_id, None)
             return False
-        care = self._care.setdefault(tablet.tablet_id, _Care())
+        care = self._care.get(tablet.tablet_id)
+        if care is None:
+            care = self._care[tablet.tablet_id] = _Care(CopyRefusals(self.patience_s))
         if now_s < care.not_before_s or self._turns.is_taken(tablet.tablet_id):
             return True
         self._note_stuck(care, tablet, report, now_s)
@@ -216,7 +240,7 @@ class MemberPolicy:
         if step is None:
             care.failures = 0
             care.blocked = ""
-            if not care.stuck and not care.shunned:
+            if not care.stuck and not care.shunned and not care.refusals:
                 del self._care[tablet.tablet_id]
             return bool(care.stuck)
         if isinstance(step, Blocked):
@@ -318,6 +342,14 @@ class MemberPolicy:
             elif replica is None or replica.state is not ReplicaState.COPYING or done > 0:
                 stuck.for_s += now_s - since_s
 
+    def _note_successes(self, state: CatalogState) -> None:
+        for server, tablet_id in sorted(self._tried):
+            member = state.tablets[tablet_id].config.member(server)
+            if member is not None and member.member_type is MemberType.VOTER:
+                self._refusals.forgive(server)
+            if member is None or member.member_type is MemberType.VOTER:
+                self._tried.discard((server, tablet_id))
+
     def _ends(self, state: CatalogState, only: Sequence[OperationId] | None = None) -> CatalogChange:
         def lost(tablet_id: TabletId, server: ServerId) -> str | None:
             if server in self._gone:
@@ -353,7 +385,9 @@ class MemberPolicy:
             expected_config_index=tablet.config.config_index,
             reason=step.reason,
         )
-        self._start(reign, tablet, report, care, change)
+        # Of a voter whose own replica was lost it says nothing: a new one may well be copied to the same server.
+        has_refused = step.server in self._past_help(tablet.tablet_id) and step.server not in tablet.config.voters
+        self._start(reign, tablet, report, care, change, has_refused=has_refused)
 
     def _add(
         self, reign: Reign, tablet: TabletEntry, report: LeaderReport, care: _Care, step: Add, now_s: float
@@ -370,7 +404,15 @@ class MemberPolicy:
             where = step.server or "any tablet server that may take one"
             self._note_blocked(care, tablet, f"no replica can be added at {where}: {step.reason}")
             return
-        trusted = [candidate for candidate in free if candidate.uuid not in care.shunned] or free
+        if step.server is None:  # Whoever named one is told how it went: the operation fails.
+            refusing = care.refusals.left_alone(now_s)
+            asked = [candidate.uuid for candidate in free if candidate.uuid in refusing]
+            free = [candidate for candidate in free if candidate.uuid not in refusing]
+            if not free:
+                self._note_blocked(care, tablet, _refused_text(asked, care.refusals, step.reason))
+                return
+        doubtful = care.shunned.keys() | self._refusals.left_alone(now_s)
+        trusted = [candidate for candidate in free if candidate.uuid not in doubtful] or free
         staying = self._staying(reign.state, tablet)
         # A server that has enough copies on their way is waited for, if all others share a fault domain.
         able = [candidate for candidate in least_sharing(trusted, staying) if copies[candidate.uuid] < limit]
@@ -433,7 +475,14 @@ class MemberPolicy:
             _log.warning("tablet_not_repaired", tablet=tablet.tablet_id, reason=reason)
 
     def _start(
-        self, reign: Reign, tablet: TabletEntry, report: LeaderReport, care: _Care, change: ConfigChange
+        self,
+        reign: Reign,
+        tablet: TabletEntry,
+        report: LeaderReport,
+        care: _Care,
+        change: ConfigChange,
+        *,
+        has_refused: bool = False,
     ) -> None:
         server = self._registry.get(report.leader)
         if server is None or len(self._calls) >= self._options.nudges_in_flight_max:
@@ -441,14 +490,15 @@ class MemberPolicy:
         care.blocked = ""
         at = Endpoint(report.leader, server.registration.rpc_address)
         task = asyncio.get_running_loop().create_task(
-            self._take(reign, at, care, change), name=f"{change.kind.value} {change.server} of {tablet.tablet_id}"
+            self._take(reign, at, care, change, has_refused=has_refused),
+            name=f"{change.kind.value} {change.server} of {tablet.tablet_id}",
         )
         self._calls.add(task)
         task.add_done_callback(self._call_done)
         # Until the task has its turn: nothing else may be begun for this tablet in the same sweep.
         care.not_before_s = self._clock.monotonic() + self._options.nudge_interval_s
 
-    async def _take(self, reign: Reign, at: Endpoint, care: _Care, change: ConfigChange) -> None:
+    async def _take(self, reign: Reign, at: Endpoint, care: _Care, change: ConfigChange, *, has_refused: bool) -> None:
         if self._turns.is_taken(change.tablet_id):
             return
         async with self._turns.turn(change.tablet_id):
@@ -468,6 +518,10 @@ class MemberPolicy:
             )
             care.failures = 0
             care.not_before_s = self._clock.monotonic() + _REPORT_PATIENCE_S
+            if has_refused:
+                self._note_refused(care, change)
+            elif change.kind is ChangeKind.ADD and self._refusals.count(change.server):
+                self._tried.add((change.server, change.tablet_id))
 
             def plan(state: CatalogState) -> CatalogChange:
                 before = state.tablets[change.tablet_id]
@@ -480,6 +534,19 @@ class MemberPolicy:
                 _log.info("config_not_stored", tablet=change.tablet_id, error=str(error))
             # The next step rests on this config, which the leader will have reported.
             care.not_before_s = 0.0
+
+    def _note_refused(self, care: _Care, change: ConfigChange) -> None:
+        now_s = self._clock.monotonic()
+        self._refusals.note(change.server, now_s)
+        left_alone_s = care.refusals.note(change.server, now_s)
+        _log.warning(
+            "copy_came_to_nothing",
+            tablet=change.tablet_id,
+            server=change.server,
+            failures=care.refusals.count(change.server),
+            failures_of_server=self._refusals.count(change.server),
+            left_alone_for_s=round(left_alone_s),
+        )
 
     def _note_failed(self, at: Endpoint, care: _Care, change: ConfigChange, error: KuduError) -> None:
         bound_s = min(_BACKOFF_MAX_S, _BACKOFF_INITIAL_S * 2.0 ** min(care.failures, 16))
@@ -503,6 +570,14 @@ class MemberPolicy:
 
 
 _ON_THE_WAY_OUT = frozenset({TabletServerMode.RETIRING, TabletServerMode.RETIRED})
+
+
+def _refused_text(servers: Sequence[ServerId], refusals: CopyRefusals, reason: str) -> str:
+    times = ", ".join(f"{server} ({counted(refusals.count(server), 'failure')} in a row)" for server in servers)
+    return (
+        f"it could not be copied to {times}, which will be asked again after a while, longer each time, and no other"
+        f" tablet server may take a replica: {reason}"
+    )
 
 
 def _undone_moves(state: CatalogState) -> dict[TabletId, ServerId]:

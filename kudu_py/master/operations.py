@@ -8,6 +8,7 @@ of a second one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -19,6 +20,7 @@ from kudu_py.master.catalog.committer import Committer, LockKey, LockKind
 from kudu_py.master.catalog.entries import OperationEntry, OperationId, OperationKind, TabletServerMode
 from kudu_py.master.catalog.operation_ops import (
     Progress,
+    covered,
     plan_cancel,
     plan_change_mode,
     plan_change_voting_replica_count,
@@ -40,7 +42,12 @@ would both find the other's there. No server's uuid is empty."""
 
 
 class Operations:
-    """Begins and ends long operations. Whether this master leads is the caller's to ask."""
+    """Begins and ends long operations. Whether this master leads is the caller's to ask.
+
+    Args:
+        servers: the tablet servers of this moment.
+        blocked: why a tablet does not get or lose a replica, for now; empty: nothing is in the way.
+    """
 
     def __init__(
         self,
@@ -48,6 +55,7 @@ class Operations:
         committer: Committer,
         registry: TsRegistry,
         servers: Callable[[], Servers],
+        blocked: Callable[[TabletId], str],
         clock: Clock,
         rng: RandomBits,
         options: CatalogOptions,
@@ -55,6 +63,7 @@ class Operations:
         self._committer = committer
         self._registry = registry
         self._servers = servers
+        self._blocked = blocked
         self._clock = clock
         self._rng = rng
         self._options = options
@@ -206,8 +215,14 @@ class Operations:
         )
 
     def progress(self, operation: OperationEntry) -> Progress:
-        """How far one is, by what was reported."""
-        return progress_of(self._committer.require_reign().state, operation, self._registry.hosts)
+        """How far one is, by what was reported, and what is in its way."""
+        state = self._committer.require_reign().state
+        progress = progress_of(state, operation, self._registry.hosts)
+        if not operation.is_open:
+            return progress
+        reasons = ((tablet.tablet_id, self._blocked(tablet.tablet_id)) for tablet in covered(state, operation))
+        waiting = next((f"tablet {tablet_id} waits: {reason}" for tablet_id, reason in reasons if reason), None)
+        return progress if waiting is None else replace(progress, text=f"{progress.text}; {waiting}")
 
     def _mint(self) -> OperationId:
         return OperationId(mint_id(self._rng))

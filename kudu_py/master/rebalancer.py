@@ -18,7 +18,7 @@ time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -115,6 +115,9 @@ class _HandedOver:
 class Rebalancer:
     """Watches over the balance while this master reigns; does nothing otherwise.
 
+    Args:
+        refusing_copies: servers to which copies came to nothing lately; nothing is moved there.
+
     Attributes:
         skews: as of the last look of this reign.
         is_held: whether something else had to be done first at the last look.
@@ -127,6 +130,7 @@ class Rebalancer:
         registry: TsRegistry,
         mover: ReplicaMover,
         consensus: ConsensusAdmin,
+        refusing_copies: Callable[[], Set[ServerId]],
         workers: Workers,
         clock: Clock,
         options: RebalancerOptions,
@@ -135,6 +139,7 @@ class Rebalancer:
         self._registry = registry
         self._mover = mover
         self._consensus = consensus
+        self._refusing_copies = refusing_copies
         self._workers = workers
         self._clock = clock
         self._options = options
@@ -209,7 +214,7 @@ class Rebalancer:
 
     def _view(self, state: CatalogState) -> BalanceView:
         now_s = self._clock.monotonic()
-        registry = self._registry
+        registry, refusing = self._registry, self._refusing_copies()
         return view_of(
             state,
             [
@@ -217,6 +222,7 @@ class Rebalancer:
                     s.as_candidate,
                     is_live=registry.is_live(s.uuid, now_s) and now_s - s.last_heartbeat_s < _QUIET_S,
                     has_reported=s.report_sequence is not None,
+                    refuses_copies=s.uuid in refusing,
                 )
                 for s in registry.servers
             ],

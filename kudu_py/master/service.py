@@ -61,6 +61,7 @@ class MasterServicer(AdminServicer):
         changes: ReplicaChanges,
         operations: Operations,
         balance: Callable[[], Awaitable[master_pb2.GetBalanceResponse]],
+        blocked: Callable[[TabletId], str],
         dialer: Dialer,
         clock: Clock,
         rng: RandomBits,
@@ -79,6 +80,7 @@ class MasterServicer(AdminServicer):
         self._committer = committer
         self._registry = registry
         self._reconciler = reconciler
+        self._blocked = blocked
         self._dialer = dialer
         self._clock = clock
         self._rng = rng
@@ -376,6 +378,7 @@ class MasterServicer(AdminServicer):
             state=codec.tablet_state_to_pb(tablet.state),
             table_id=tablet.table_id,
             wanted_voters=tablet.wanted_voters or table.num_replicas,
+            waits_for=self._blocked(tablet.tablet_id),
         )
         if tablet.state is not TabletState.RUNNING:
             return locations  # A tablet that may yet be replaced must not be written to.

@@ -725,6 +725,7 @@ class TabletLocations(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     TABLE_ID_FIELD_NUMBER: _builtins.int
     WANTED_VOTERS_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
     tablet_id: _builtins.str
     config_index: _builtins.int
     """Index of the committed config that these replicas are from; 0: the one the tablet was created with. Always set."""
@@ -732,6 +733,8 @@ class TabletLocations(_message.Message):
     table_id: _builtins.str
     wanted_voters: _builtins.int
     """How many voters it is meant to have."""
+    waits_for: _builtins.str
+    """Why the masters do not add or remove the replica that they ought to, for now; for people. Empty: nothing is in the way."""
     @_builtins.property
     def partition(self) -> _common_pb2.Partition: ...
     @_builtins.property
@@ -746,10 +749,11 @@ class TabletLocations(_message.Message):
         state: Global___CatalogTabletState.ValueType = ...,
         table_id: _builtins.str = ...,
         wanted_voters: _builtins.int = ...,
+        waits_for: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_config_index", b"_config_index", "config_index", b"config_index", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_config_index", b"_config_index", "config_index", b"config_index", "partition", b"partition", "replicas", b"replicas", "state", b"state", "table_id", b"table_id", "tablet_id", b"tablet_id", "wanted_voters", b"wanted_voters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_config_index", b"_config_index", "config_index", b"config_index", "partition", b"partition", "replicas", b"replicas", "state", b"state", "table_id", b"table_id", "tablet_id", b"tablet_id", "waits_for", b"waits_for", "wanted_voters", b"wanted_voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__config_index: _TypeAlias = _typing.Literal["config_index"]  # noqa: Y015
     _WhichOneofArgType__config_index: _TypeAlias = _typing.Literal["_config_index", b"_config_index"]  # noqa: Y015

@@ -51,6 +51,15 @@ def test_a_cluster_whose_parts_agree_is_healthy(seen):
     assert report.tablets[0].row_count == 10
 
 
+def test_what_the_masters_wait_for_is_noted(seen):
+    seen.tables[0].tablets[0].waits_for = "no replica can be added anywhere"
+
+    report = assess(seen)
+
+    assert report.is_healthy
+    assert any("the masters wait: no replica can be added anywhere" in note for note in report.notes)
+
+
 def test_a_silent_server_degrades_its_tablets(seen):
     seen.servers[2].error = "connection refused"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 
@@ -282,6 +283,74 @@ def test_a_refused_step_is_repeated_less_and_less_often(tell):
         rig.leaders.refusal = None
         await rig.run(40)
         assert rig.state.tablets[tablet_id(0)].config.config_index == 6
+
+    tell(story)
+
+
+def added_at(rig) -> list[float]:
+    return [at for at, _, change in rig.leaders.asked if change.kind is ChangeKind.ADD]
+
+
+def test_the_only_server_there_is_is_asked_less_and_less_often_if_it_takes_no_copy_and_people_can_see_it(tell):
+    async def story(rig):
+        rig.silent = {4}
+        rig.health |= {3: PeerHealth.UNREACHABLE, 5: PeerHealth.NEEDS_COPY}
+        await rig.run(32 * PATIENCE_S)
+        times = added_at(rig)
+        pauses = [round((later - earlier) / PATIENCE_S) for earlier, later in pairwise(times)]
+        assert pauses == [2, 3, 5, 9, 9], "a patience each for the copy, and one, two, four, eight in between"
+        assert {change.server for change in rig.changes} == {server(5)}
+        assert f"{server(5)} (6 failures in a row)" in rig.policy.blocked_reason(tablet_id(0))
+        assert rig.policy.blocked_count == 1
+
+    tell(story)
+
+
+def test_a_tablet_that_one_server_does_not_take_is_copied_to_another_as_soon_as_there_is_one(tell):
+    async def story(rig):
+        rig.silent = {4}
+        rig.health |= {3: PeerHealth.UNREACHABLE, 4: PeerHealth.HEALTHY, 5: PeerHealth.NEEDS_COPY}
+        await rig.run(PATIENCE_S + 10)
+        assert "in a row" in rig.policy.blocked_reason(tablet_id(0))
+        rig.silent = set()
+        await rig.run(5)
+        assert rig.changes[-1].server == server(4)
+        assert not rig.policy.blocked_reason(tablet_id(0))
+
+    tell(story)
+
+
+def test_other_tablets_choose_another_server_than_one_that_took_no_copy_lately(tell):
+    async def story(rig):
+        rig.silent = {4}
+        rig.health |= {3: PeerHealth.UNREACHABLE, 4: PeerHealth.HEALTHY, 5: PeerHealth.NEEDS_COPY}
+        await rig.run(PATIENCE_S + 10)
+        rig.silent = set()
+        await rig.run(5)
+        assert rig.policy.refusing_copies() == {server(5)}
+        another = replace(rig.state.tablets[tablet_id(0)], tablet_id=tablet_id(7), partition=Partition((7,)))
+        config = RaftConfig(5, tuple(Member(server(n), MemberType.VOTER, f"host{n}:7050") for n in (1, 2, 3)))
+        await rig.committer.commit([], lambda state: CatalogChange((replace(another, config=config),)))
+        await rig.run(5)
+        assert (rig.changes[-1].tablet_id, rig.changes[-1].server) == (tablet_id(7), server(4)), "the fuller one"
+
+    tell(story)
+
+
+def test_a_server_that_has_taken_a_copy_again_is_like_any_other(tell):
+    async def story(rig):
+        rig.silent = {4}
+        rig.health |= {3: PeerHealth.UNREACHABLE, 5: PeerHealth.NEEDS_COPY}
+        await rig.run(PATIENCE_S + 10)
+        rig.health[5] = PeerHealth.HEALTHY
+        await rig.run(PATIENCE_S)
+        assert len(added_at(rig)) == 2
+        (entry,) = rig.state.tablets.values()
+        voters = tuple(replace(member, member_type=MemberType.VOTER, promote=False) for member in entry.config.members)
+        await rig.committer.commit([], lambda state: CatalogChange((replace(entry, config=RaftConfig(19, voters)),)))
+        rig.health[5] = PeerHealth.NEEDS_COPY
+        await rig.run(1)
+        assert rig.policy.refusing_copies() == frozenset()
 
     tell(story)
 

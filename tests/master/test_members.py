@@ -15,6 +15,7 @@ from kudu_py.master.catalog.options import CatalogOptions
 from kudu_py.pb import consensus_pb2, master_pb2, master_pb2_grpc
 from kudu_py.rpc.call import call
 from kudu_py.testing import sim_loop
+from kudu_py.testing.replica_group import TESTING_OPTIONS
 from kudu_py.testing.sim_cluster import SimCluster
 from kudu_py.testing.sim_tserver import SimTabletServer
 
@@ -501,6 +502,27 @@ def test_another_server_is_chosen_when_the_one_that_was_copied_to_dies(tell):
         assert first.uuid not in s.config.voters
 
     tell(story, tservers=5)
+
+
+def test_a_server_that_takes_no_copy_is_told_of_and_asked_again_later(tell):
+    async def story(s):
+        victim, spare = s.followers[0], s.free
+        (master,) = s.cluster.masters
+        spare.disk.capacity_bytes = TESTING_OPTIONS.wal.disk_reserved_bytes  # Enough to live on, and for nothing new.
+        begun = await s.ask("RetireTabletServer", ts_uuid=victim.uuid)
+        told = f"it could not be copied to {spare.uuid} (2 failures in a row)"
+        await s.until(lambda: told in master.process.member_policy.blocked_reason(s.tablet_id))
+        assert s.config.member(spare.uuid) is None
+        (tablet,) = (await s.ask("GetTableLocations", table_name="t")).tablet_locations
+        assert told in tablet.waits_for
+        assert f"tablet {s.tablet_id} waits: {told}" in (await s.operation(begun.operation_id)).progress
+        spare.disk.capacity_bytes = None
+        assert (await s.ended(begun.operation_id)).state == master_pb2.Operation.DONE
+        assert spare.uuid in s.config.voters
+        (tablet,) = (await s.ask("GetTableLocations", table_name="t")).tablet_locations
+        assert tablet.waits_for == ""
+
+    tell(story)
 
 
 def test_a_server_in_maintenance_is_waited_for(tell):

@@ -81,6 +81,7 @@ class Rig:
     obeys: bool = True
     silent: set[int] = field(default_factory=set)
     workers: Workers = field(default_factory=InlineWorkers)
+    refusing: set[ServerId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.clock = SimClock()
@@ -88,6 +89,7 @@ class Rig:
         self.committer = Committer(Store(), on_published=lambda change: None, on_doubt=lambda term: None)
         self.rebalancer = Rebalancer(
             committer=self.committer, registry=self.registry, mover=self, consensus=self, workers=self.workers,
+            refusing_copies=lambda: self.refusing,
             clock=self.clock, options=self.options,
         )  # fmt: skip
         self.leaders: dict[TabletId, ServerId] = {}
@@ -394,6 +396,19 @@ def test_a_dead_server_that_has_lost_all_its_replicas_holds_nothing_up():
         await rig.run(120)
         assert set(replicas(rig).values()) == {6}
         assert server_id(4) not in replicas(rig)
+
+    play(story)
+
+
+def test_nothing_moves_to_a_server_that_takes_no_copies_until_it_does():
+    async def story(rig):
+        rig.begin(4, [(0, 1, 2)] * 8)
+        rig.refusing.add(server_id(3))
+        await rig.run(120)
+        assert rig.moves == []
+        rig.refusing.clear()
+        await rig.run(60)
+        assert rig.moves
 
     play(story)
 

@@ -43,8 +43,8 @@ class BalanceServer:
     """A server that has replicas or could have some.
 
     Attributes:
-        takes_part: it lives, and is neither in maintenance nor on its way out. Others are not looked at: they neither
-            give nor take, and what they have counts in no sum.
+        takes_part: it lives, takes copies, and is neither in maintenance nor on its way out. Others are not looked at:
+            they neither give nor take, and what they have counts in no sum.
     """
 
     candidate: Candidate

@@ -36,11 +36,13 @@ class ServerSeen:
     Attributes:
         is_live: heard of lately.
         has_reported: this reign has a full report of its replicas.
+        refuses_copies: copies to it came to nothing lately.
     """
 
     candidate: Candidate
     is_live: bool = True
     has_reported: bool = True
+    refuses_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,10 @@ def view_of(
     holds = _server_holds(state, servers, is_settling) + _operation_holds(others) + _tablet_holds(troubles)
     under_way = Counter(uuid for move in moves.values() for uuid in (move.from_, move.to) if uuid is not None)
     balanced = tuple(
-        BalanceServer(server.candidate, server.is_live and state.mode_of(server.candidate.uuid) is _NORMAL)
+        BalanceServer(
+            server.candidate,
+            server.is_live and not server.refuses_copies and state.mode_of(server.candidate.uuid) is _NORMAL,
+        )
         for server in servers
     )
     return BalanceView(balanced, tuple(tablets), holds, under_way)
