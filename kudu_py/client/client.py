@@ -449,11 +449,15 @@ class KuduClient:
     # --------------------------------------------------------------------------------
 
     def writer(self, tablet_id: str) -> TabletWriter:
-        """The one writer of a tablet."""
+        """The one writer of a tablet.
+
+        Raises:
+            KuduError: ILLEGAL_STATE: the client is closed, and nobody would ever tell of an outcome.
+        """
+        if self._is_closed:
+            raise KuduError(ErrorCode.ILLEGAL_STATE, "the client is closed")
         writer = self._writers.get(tablet_id)
         if writer is None:
-            if self._is_closed:
-                raise KuduError(ErrorCode.ILLEGAL_STATE, "the client is closed")
             writer = self._writers[tablet_id] = TabletWriter(tablet_id, self._write_context)
         return writer
 

@@ -173,9 +173,10 @@ class KuduSession:
         self._mode = flush_mode
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        # Rows that wait for `flush`, checked, with their sizes.
-        self._buffer: list[tuple[WriteOperation, list[object], int]] = []
+        # Rows that wait for `flush`, checked, with their sizes; one by one they are handed over, by one task at a time.
+        self._buffer: deque[tuple[WriteOperation, list[object], int]] = deque()
         self._buffered_bytes = 0
+        self._sending = asyncio.Lock()
         self._epoch = _Epoch()
         self._earlier: deque[_Epoch] = deque()
         self._errors: list[RowError] = []
@@ -367,12 +368,22 @@ class KuduSession:
             )
 
     async def _send_buffer(self) -> None:
-        while self._buffer:
-            waiting, self._buffer, self._buffered_bytes = self._buffer, [], 0
-            for operation, cells, size in waiting:
+        """Hands the rows that wait over, in order. Who comes second goes behind; who is cancelled leaves the rest."""
+        async with self._sending:
+            refused: dict[str, KuduError] = {}  # by table: what cannot be found once is not looked for row by row
+            while self._buffer:
+                operation, cells, size = self._buffer[0]
                 row = _Row(self, operation, cells, size, None)
-                if not self._send_now(row):
-                    await self._send_later(row)
+                error = refused.get(operation.table.id)
+                try:
+                    if error is None and not self._send_now(row):
+                        await self._send_later(row)
+                except KuduError as raised:
+                    error = refused[operation.table.id] = raised
+                self._buffer.popleft()
+                self._buffered_bytes -= size
+                if error is not None:
+                    self._keep(error, operation.operation, operation.as_dict(), None, operation.table)
 
     def _send_now(self, row: _Row) -> bool:
         """Hands a row over if nothing has to be waited for: the usual way, and no coroutine on it."""
@@ -413,7 +424,12 @@ class KuduSession:
             row.failed(_no_partition(table, row.key))
             return
         row.deadline = self._loop.time() + self._timeout_s
-        client.writer(locations.tablets[partition].tablet_id).submit(row)
+        try:
+            writer = client.writer(locations.tablets[partition].tablet_id)
+        except KuduError as closed:  # while this waited
+            row.failed(closed)
+            return
+        writer.submit(row)
 
     async def _write_slice(
         self, table: TableInfo, data: pa.RecordBatch, first: int, operation: RowOperation, *, nulls_are_unset: bool
@@ -522,9 +538,12 @@ class KuduSession:
                 self._keep(error, operation, take_row(batch, row), place(row), table)
             epoch.ended()
 
-        client.writer(tablet_id).submit(
-            BatchPiece(batch, size, max(deadline, self._loop.time()), on_written, on_failed)
-        )
+        try:
+            writer = client.writer(tablet_id)
+        except KuduError as closed:  # maybe while this waited
+            on_failed(closed)
+            raise
+        writer.submit(BatchPiece(batch, size, max(deadline, self._loop.time()), on_written, on_failed))
 
     def _keep(
         self, error: KuduError, operation: RowOperation, row: dict[str, object], index: int | None, table: TableInfo
