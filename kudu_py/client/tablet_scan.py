@@ -114,7 +114,7 @@ async def scan_tablet(
             )
         else:
             try:
-                async with aclosing(_attempt(context, address, request, deadline)) as answers:
+                async with aclosing(_attempt(context, address, request, deadline, timeout_s=timeout_s)) as answers:
                     async for answer in answers:
                         # An empty first answer tells the columns and the snapshot; it commits to nothing.
                         given |= answer.rows.num_rows > 0
@@ -158,9 +158,14 @@ async def scan_tablet(
 
 
 async def _attempt(
-    context: ScanContext, address: str, request: tserver_pb2.ScanRequest, deadline: Deadline
+    context: ScanContext, address: str, request: tserver_pb2.ScanRequest, deadline: Deadline, *, timeout_s: float
 ) -> AsyncGenerator[ScannedBatch, None]:
-    """One call to one server, until it ends or another replica turns out to lead."""
+    """One call to one server, until it ends or another replica turns out to lead.
+
+    Args:
+        deadline: for its first answer.
+        timeout_s: for each answer behind the first, from when it was asked for.
+    """
     stub = TabletServerServiceStub(context.dialer.channel(address))
     stream: Stream = stub.Scan(request)
     schema: pa.Schema | None = None
@@ -176,7 +181,7 @@ async def _attempt(
             if request.ordered and response.last_key:
                 request.start_after_key = response.last_key
             yield ScannedBatch(rows, response.snapshot_timestamp)
-            deadline = Deadline(deadline.clock, deadline.clock.monotonic() + max(deadline.remaining_s, 1.0))
+            deadline = Deadline.after(context.clock, timeout_s)
     finally:
         stream.cancel()
 

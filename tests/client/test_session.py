@@ -1,4 +1,4 @@
-"""Sessions against a simulated cluster: rows that were given to a session have an outcome, whatever ends the waiting."""
+"""Sessions against a simulated cluster: rows that were given have an outcome, whatever ends the waiting for it."""
 
 import asyncio
 
@@ -95,6 +95,11 @@ def test_a_flush_goes_behind_the_rows_of_a_flush_that_waits_for_room(with_table)
     with_table(main, buffered_bytes_max=200)
 
 
+async def apply_and_flush(session, table):
+    await session.apply(table.new_upsert((1, 2)))
+    await session.flush()
+
+
 @pytest.mark.parametrize("mode", ["sync", "background", "manual"])
 def test_rows_given_after_the_client_was_closed_are_refused(with_table, mode):
     async def main(_cluster, client, table):
@@ -105,8 +110,7 @@ def test_rows_given_after_the_client_was_closed_are_refused(with_table, mode):
 
         async with asyncio.timeout(60):
             with pytest.raises(kudu.KuduBadStatus, match="the client is closed"):
-                await session.apply(table.new_upsert((1, 2)))
-                await session.flush()
+                await apply_and_flush(session, table)
         with pytest.raises(kudu.KuduBadStatus, match="the client is closed"):
             await session.write(table, pa.record_batch([pa.array([1])], ["key"]))
 
