@@ -1,133 +1,33 @@
-"""A replica that is copied to this server: what is refused, how it comes to life, and how it goes back when it
-fails.
-"""
+"""A replica that is copied to this server by order: what is refused, what a source must have, how it comes to life."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
-from kudu_py.common.ids import ServerId, TabletId
+from kudu_py.common.ids import ServerId
 from kudu_py.common.opid import MIN_OP_ID, OpId
 from kudu_py.common.row_batch import RowOperation
 from kudu_py.common.wire import op_id_to_pb
 from kudu_py.consensus.core.model import HardState, RaftConfig
-from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.pb import consensus_pb2
 from kudu_py.tablet.copy_order import require_nothing_forgotten
-from kudu_py.tablet.directories import ReplicaDirectories
-from kudu_py.tablet.manager import DeleteType
 from kudu_py.tablet.metadata import DataState
-from kudu_py.tablet.tablet_copy.options import TabletCopyOptions
-from kudu_py.tablet.tablet_replica import ReplicaState, TabletReplica
+from kudu_py.tablet.tablet_replica import ReplicaState
+from kudu_py.testing.copy_rig import DIRECTORIES, OPTIONS, ROWS, OrderRig
 from kudu_py.testing.refusals import refusal
-from kudu_py.testing.replica_group import TESTING_OPTIONS, ReplicaGroup, ReplicaHost, batch_of, rows_of
-from kudu_py.testing.sim_disk import Fault, Operation
-from kudu_py.testing.waiting import wait_until
+from kudu_py.testing.replica_group import ReplicaGroup, batch_of, rows_of
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
-DIRECTORIES = ReplicaDirectories("/data")
-OPTIONS = replace(
-    TESTING_OPTIONS,
-    copy=TabletCopyOptions(chunk_bytes=1 << 10, piece_bytes=2 << 10, sync_bytes=4 << 10, bytes_per_s=0, burst_bytes=1),
-)
-ROWS = [(key, key, "x" * 200) for key in range(50)]
-
-
-@dataclass
-class Rig:
-    """A tablet on the first hosts; the last one copies it."""
-
-    group: ReplicaGroup
-    tablet_id: TabletId
-
-    @staticmethod
-    async def start(*, sources: int = 1, options: Any = OPTIONS, seed: int = 1) -> Rig:
-        group = ReplicaGroup(seed, size=sources + 1, options=options)
-        await group.start()
-        new = group.new_tablet()
-        members = tuple(member for member in new.config.members if member.uuid != group.hosts[-1].uuid)
-        new = replace(new, config=RaftConfig(0, members))
-        for host in group.hosts[:-1]:
-            await host.manager.create_tablet(new)
-        rig = Rig(group, new.tablet_id)
-        await (await rig.leader()).write_batch(batch_of(ROWS[:25]))
-        await (await rig.leader()).checkpointer.flush()
-        await (await rig.leader()).write_batch(batch_of(ROWS[25:]))
-        return rig
-
-    @property
-    def source(self) -> ReplicaHost:
-        return self.group.hosts[0]
-
-    @property
-    def target(self) -> ReplicaHost:
-        return self.group.hosts[-1]
-
-    async def leader(self) -> TabletReplica:
-        return await self.group.leader(self.tablet_id, self.group.hosts[:-1])
-
-    async def request(self, **fields: Any) -> consensus_pb2.StartTabletCopyRequest:
-        leader = await self.leader()
-        host = next(host for host in self.group.hosts if host.uuid == leader.consensus.uuid)
-        values = {
-            "dest_uuid": self.target.uuid,
-            "tablet_id": self.tablet_id,
-            "caller_uuid": host.uuid,
-            "caller_term": leader.consensus.term,
-            "source_uuid": host.uuid,
-            "source_address": host.address,
-        }
-        return consensus_pb2.StartTabletCopyRequest(**(values | fields))
-
-    async def begin(self, **fields: Any) -> None:
-        await self.target.manager.start_tablet_copy(await self.request(**fields))
-
-    async def begin_and_lose_source(self) -> None:
-        """A copy whose source stops once the target has given up what it had."""
-        await self.begin()
-        await wait_until(
-            lambda: [replica.state for replica in self.target.manager.replicas()] == [ReplicaState.COPYING],
-            step_s=0.0001,
-        )
-        await self.source.stop()
-        await self.rest()
-
-    async def rest(self) -> None:
-        """Waits until no copy is under way."""
-        await self.group.wait_until(lambda: not self.target.manager._copies._targets)
-
-    @property
-    def copied(self) -> TabletReplica:
-        return self.target.manager.replica(self.tablet_id)
-
-    def tombstone(self) -> Any:
-        (tombstone,) = self.target.manager.tombstones()
-        return tombstone
-
-    def promises(self) -> ConsensusMetadata:
-        return ConsensusMetadata.load(
-            self.target.disk, DIRECTORIES.consensus_metadata_path(self.tablet_id), self.tablet_id
-        )
-
-    def assert_copied(self) -> None:
-        assert self.copied.state is ReplicaState.RUNNING
-        replica = self.source.manager.replica(self.tablet_id)
-        assert self.copied.consensus.last_op_id == replica.consensus.last_op_id
-        if len(self.group.hosts) == 2:
-            assert self.copied.superblock.rows == replica.superblock.rows
-        assert self.copied.superblock.quarantine == ""
-        assert self.target.fatal == []
 
 
 def test_a_server_that_never_had_the_tablet_gets_it(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         await rig.begin(expected_state=consensus_pb2.DOES_NOT_EXIST)
         await rig.rest()
         rig.assert_copied()
@@ -147,7 +47,7 @@ def test_what_a_leader_lacks_of_a_tombstone_comes_back_with_its_promises(simulat
     """Kudu's DL-14: the own term and vote stay, the config is the source's."""
 
     async def main() -> None:
-        rig = await Rig.start(sources=3)
+        rig = await OrderRig.start(sources=3)
         await rig.begin()
         await rig.rest()
         await rig.target.manager.delete_tablet(rig.tablet_id)
@@ -175,7 +75,7 @@ def test_what_a_leader_lacks_of_a_tombstone_comes_back_with_its_promises(simulat
 
 def test_a_copy_is_refused_with_exact_reasons_and_nothing_is_changed(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         target, steps = rig.target, rig.target.disk.steps
         other = "e" * 32
         last = consensus_pb2.StartTabletCopyRequest().last_op_id
@@ -217,7 +117,7 @@ def test_a_leader_of_old_cannot_replace_what_a_later_one_wrote(simulate: Simulat
     """Kudu's TC-01; what is here is a tombstone."""
 
     async def main() -> None:
-        rig = await Rig.start(sources=3)
+        rig = await OrderRig.start(sources=3)
         old = await rig.leader()
         old_host = next(host for host in rig.group.hosts if host.uuid == old.consensus.uuid)
         request = await rig.request()
@@ -279,7 +179,7 @@ def test_a_follower_that_lost_its_replica_gets_it_back_while_writes_go_on(simula
 
 def test_a_leader_is_not_replaced(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start(sources=2)
+        rig = await OrderRig.start(sources=2)
         leader = await rig.leader()
         host = next(host for host in rig.group.hosts if host.uuid == leader.consensus.uuid)
         other = next(
@@ -301,7 +201,7 @@ def test_a_leader_is_not_replaced(simulate: Simulate):
 
 def test_a_replica_that_lives_is_deleted_and_copied_anew(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         await rig.begin()
         await rig.rest()
         before = rig.copied
@@ -323,7 +223,7 @@ def test_a_replica_lives_on_if_the_source_cannot_or_must_not_be_copied_from(simu
     """Whoever ordered it may be mistaken in where the source is, and in what it has."""
 
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         await rig.begin()
         await rig.rest()
         replica, steps = rig.copied, rig.target.disk.steps
@@ -348,7 +248,7 @@ def test_an_order_to_copy_what_nobody_has_leaves_nothing(simulate: Simulate):
     """Else anybody could fill the disk with the memory of tablets that never were."""
 
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         steps = rig.target.disk.steps
         await rig.begin(tablet_id="c" * 32)
         await rig.rest()
@@ -363,7 +263,7 @@ def test_an_order_to_copy_what_nobody_has_leaves_nothing(simulate: Simulate):
 def test_more_orders_than_may_wait_are_told_to_try_later(simulate: Simulate):
     async def main() -> None:
         options = replace(OPTIONS, copy=replace(OPTIONS.copy, copies_max=1, queued_max=1))
-        rig = await Rig.start(options=options)
+        rig = await OrderRig.start(options=options)
         await rig.begin()
         await rig.begin(tablet_id="c" * 32)
         error = await refusal(rig.begin(tablet_id="d" * 32))
@@ -380,7 +280,7 @@ def test_more_orders_than_may_wait_are_told_to_try_later(simulate: Simulate):
 
 def test_errors_of_copies_that_left_nothing_here_are_forgotten_some_time(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start(options=replace(OPTIONS, copy=replace(OPTIONS.copy, remembered_max=2)))
+        rig = await OrderRig.start(options=replace(OPTIONS, copy=replace(OPTIONS.copy, remembered_max=2)))
         request = await rig.request()
         await rig.begin_and_lose_source()
         manager = rig.target.manager
@@ -397,7 +297,7 @@ def test_errors_of_copies_that_left_nothing_here_are_forgotten_some_time(simulat
 
 def test_a_replica_that_is_copied_is_seen_and_answers_that_it_is(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         await rig.begin()
         await rig.group.wait_until(lambda: rig.target.manager.replicas())
         assert (rig.copied.state, rig.copied.status().data_state) == (ReplicaState.COPYING, DataState.COPYING)
@@ -413,244 +313,11 @@ def test_a_replica_that_is_copied_is_seen_and_answers_that_it_is(simulate: Simul
     simulate(main())
 
 
-def vote_of(rig: Rig, term: int, last: OpId) -> consensus_pb2.RequestVoteRequest:
-    request = consensus_pb2.RequestVoteRequest(
-        dest_uuid=rig.target.uuid, tablet_id=rig.tablet_id, candidate_uuid=rig.source.uuid, candidate_term=term
-    )
-    request.last_op_id.term, request.last_op_id.index = last
-    return request
-
-
-def test_a_copy_that_fails_goes_back_to_the_tombstone_and_says_why(simulate: Simulate):
-    async def main() -> None:
-        rig = await Rig.start()
-        await rig.begin()
-        await rig.rest()
-        last = rig.copied.consensus.last_op_id
-        await rig.begin_and_lose_source()
-        tombstone = rig.tombstone()
-        assert (tombstone.data_state, tombstone.tombstone_last_op_id) == (DataState.DELETED, last)
-        assert "UNAVAILABLE" in rig.target.manager.copy_error(rig.tablet_id)
-        assert rig.target.fatal == []
-        given = await rig.target.manager.tombstone_vote(rig.tablet_id, vote_of(rig, 50, last))
-        assert given is not None
-        assert given.vote_granted
-        await rig.target.restart() if rig.target.running is None else None
-        assert (
-            await rig.target.manager.tombstone_vote(rig.tablet_id, vote_of(rig, 51, OpId(0, 1)))
-        ).vote_granted is False
-        await rig.group.stop()
-
-    simulate(main())
-
-
-def test_a_first_copy_that_fails_leaves_a_tombstone_that_votes_once_a_term(simulate: Simulate):
-    """Kudu's TC-14: it never acknowledged anything, so any log will do."""
-
-    async def main() -> None:
-        rig = await Rig.start()
-        await rig.begin_and_lose_source()
-        assert rig.tombstone().tombstone_last_op_id == MIN_OP_ID
-        manager = rig.target.manager
-        first = await manager.tombstone_vote(rig.tablet_id, vote_of(rig, 7, OpId(1, 1)))
-        other = vote_of(rig, 7, OpId(9, 9))
-        other.candidate_uuid = "d" * 32
-        second = await manager.tombstone_vote(rig.tablet_id, other)
-        assert first is not None
-        assert second is not None
-        assert (first.vote_granted, second.vote_granted) == (True, False)
-        await rig.target.crash()
-        await rig.target.restart()
-        again = await rig.target.manager.tombstone_vote(rig.tablet_id, other)
-        assert again is not None
-        assert not again.vote_granted, "the vote outlives the power cut"
-        await rig.group.stop()
-
-    simulate(main())
-
-
-def test_votes_given_while_copying_are_in_the_merged_metadata(simulate: Simulate):
-    async def main() -> None:
-        rig = await Rig.start()
-        await rig.begin()
-        await rig.group.wait_until(lambda: rig.target.manager.replicas())
-        given = await rig.target.manager.tombstone_vote(rig.tablet_id, vote_of(rig, 60, OpId(9, 90)))
-        assert rig.copied.state is ReplicaState.COPYING, "it was fast enough"
-        assert given is not None
-        assert given.vote_granted
-        await rig.rest()
-        assert rig.copied.state is ReplicaState.RUNNING
-        assert rig.promises().hard_state == HardState(60, rig.source.uuid)
-        await rig.group.stop()
-
-    simulate(main())
-
-
-def test_a_cancelled_copy_ends_as_a_tombstone_and_the_next_goes_on_where_it_was(simulate: Simulate):
-    async def main() -> None:
-        rig = await Rig.start()
-        await rig.begin()
-        manager = rig.target.manager
-
-        def fetched() -> int:
-            (copy,) = manager.context.copies.copies_to_here()
-            return copy.progress.bytes_done
-
-        await rig.group.wait_until(lambda: fetched() > 0)
-        await manager.cancel_copy(rig.tablet_id)
-        assert rig.tombstone().data_state is DataState.DELETED
-        assert "CANCELLED" in manager.copy_error(rig.tablet_id)
-        assert (await refusal(manager.cancel_copy(rig.tablet_id))).code is ErrorCode.NOT_FOUND
-        await rig.begin(expected_state=consensus_pb2.DELETED)
-        await rig.rest()
-        rig.assert_copied()
-        assert manager.copy_error(rig.tablet_id) == ""
-        assert manager.context.copies.copies()[0].progress.bytes_resumed > 0
-        await rig.group.stop()
-
-    simulate(main())
-
-
-@pytest.mark.parametrize("delete_type", list(DeleteType))
-def test_deleting_what_is_being_copied_ends_the_copy(simulate: Simulate, delete_type: DeleteType):
-    async def main() -> None:
-        rig = await Rig.start()
-        await rig.begin()
-        manager = rig.target.manager
-        await rig.group.wait_until(lambda: manager.replicas())
-        if delete_type is DeleteType.DELETED_COMPLETELY:
-            forgetting = manager.delete_tablet(rig.tablet_id, expected_config_index_max=3, delete_type=delete_type)
-            assert (await refusal(forgetting)).code is ErrorCode.ALREADY_IN_PROGRESS
-        # A master that goes by the config it knows ends the copy of what it does not find in it.
-        index = 3 if delete_type is DeleteType.TOMBSTONED else None
-        await manager.delete_tablet(rig.tablet_id, expected_config_index_max=index, delete_type=delete_type)
-        assert manager.replicas() == []
-        if delete_type is DeleteType.TOMBSTONED:
-            assert rig.tombstone().data_state is DataState.DELETED
-        else:
-            assert manager.tombstones() == []
-            assert rig.target.disk.list_dir(DIRECTORIES.superblocks) == []
-            assert rig.target.disk.list_dir(DIRECTORIES.consensus_metadata) == []
-        await rig.group.stop()
-
-    simulate(main())
-
-
-def test_a_replica_deleted_completely_may_come_back_as_if_it_had_never_been_here(simulate: Simulate):
-    async def main() -> None:
-        rig = await Rig.start()
-        await rig.begin()
-        await rig.rest()
-        await rig.target.manager.delete_tablet(rig.tablet_id)
-        await rig.target.manager.delete_tablet(rig.tablet_id, delete_type=DeleteType.DELETED_COMPLETELY)
-        await rig.target.crash()
-        await rig.target.restart()
-        assert rig.target.manager.tombstones() == []
-        await rig.begin(expected_state=consensus_pb2.DOES_NOT_EXIST)
-        await rig.rest()
-        rig.assert_copied()
-        await rig.group.stop()
-
-    simulate(main())
-
-
-def test_a_server_that_stops_or_loses_power_during_a_copy_finds_a_tombstone_and_goes_on(simulate: Simulate):
-    async def attempt(seed: int, ends: str) -> None:
-        rig = await Rig.start(seed=seed)
-        await rig.begin()
-        await asyncio.sleep(0.004 * seed)
-        await (rig.target.stop() if ends == "stop" else rig.target.crash())
-        await rig.target.restart()
-        rested = rig.target.manager.tombstones() or rig.target.manager.replicas()
-        if rested:
-            assert rig.target.manager.tombstones() or rig.copied.state is ReplicaState.RUNNING
-        await rig.begin()
-        await rig.rest()
-        rig.assert_copied()
-        await rig.group.stop()
-
-    for seed in range(1, 8):
-        for ends in ("stop", "crash"):
-            simulate(attempt(seed, ends))
-
-
-def test_a_power_cut_at_any_step_of_a_copy_ends_in_a_tombstone_or_a_replica(simulate: Simulate):
-    async def attempt(step: int) -> bool:
-        rig = await Rig.start(seed=step)
-        await rig.begin()
-        await rig.rest()
-        last = rig.copied.consensus.last_op_id
-        disk = rig.target.disk
-        disk.crash_at_step = disk.steps + step
-        await rig.begin()
-        await rig.group.wait_until(lambda: disk.is_crashed or not rig.target.manager._copies._targets)
-        is_crashed, disk.crash_at_step = disk.is_crashed, None
-        if is_crashed:
-            await rig.target.crash()
-            await rig.target.restart()
-        for tombstone in rig.target.manager.tombstones():
-            assert (tombstone.data_state, tombstone.tombstone_last_op_id) == (DataState.DELETED, last), step
-        for replica in rig.target.manager.replicas():
-            assert (replica.state, replica.consensus.last_op_id) == (ReplicaState.RUNNING, last), step
-        await rig.begin()
-        await rig.rest()
-        rig.assert_copied()
-        await rig.group.stop()
-        return is_crashed
-
-    step = 1
-    while simulate(attempt(step)):
-        step += 7 if step > 40 else 3
-    assert step > 40
-
-
-def test_a_full_disk_ends_a_copy_cleanly_and_gives_the_room_back(simulate: Simulate):
-    async def main() -> None:
-        rig = await Rig.start()
-        disk = rig.target.disk
-        fault = disk.inject(Fault(Operation.WRITE, errno=28, path_contains="-copy/", times=None, skip=4))
-        await rig.begin()
-        await rig.rest()
-        assert "DISK_FULL" in rig.target.manager.copy_error(rig.tablet_id)
-        assert rig.target.fatal == []
-        fault.times = 0
-        await rig.begin()
-        await rig.rest()
-        rig.assert_copied()
-        await rig.group.stop()
-
-    simulate(main())
-
-
-def test_a_disk_that_fails_while_the_copy_is_put_in_place_ends_the_process_and_a_restart_finds_a_state_of_rest(
-    simulate: Simulate,
-):
-    async def attempt(operation: Operation, path: str) -> None:
-        rig = await Rig.start()
-        rig.target.disk.inject(
-            Fault(operation, path_contains=path, times=None, skip=1 if path == "/tablet-meta/" else 0)
-        )
-        await rig.begin()
-        await rig.rest()
-        assert [type(error) for error in rig.target.fatal] == [OSError] * len(rig.target.fatal)
-        assert rig.target.fatal, operation
-        await rig.target.crash()
-        await rig.target.restart()
-        assert rig.tombstone().data_state is DataState.DELETED
-        await rig.begin()
-        await rig.rest()
-        rig.assert_copied()
-        await rig.group.stop()
-
-    for operation, path in ((Operation.RENAME, "/data/wals"), (Operation.SYNC, "/tablet-meta/")):
-        simulate(attempt(operation, path))
-
-
 def test_a_failed_replica_is_replaced_by_a_copy_of_its_leader(simulate: Simulate):
     """Its rows are damaged, its log can be read: nothing it promised is forgotten."""
 
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         await rig.begin()
         await rig.rest()
         last = rig.copied.consensus.last_op_id
@@ -667,7 +334,7 @@ def test_a_failed_replica_is_replaced_by_a_copy_of_its_leader(simulate: Simulate
 
 def test_a_replica_whose_log_cannot_be_read_is_replaced_only_by_its_leader_and_does_not_vote(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         await rig.begin()
         await rig.rest()
         await rig.target.stop()
@@ -679,7 +346,7 @@ def test_a_replica_whose_log_cannot_be_read_is_replaced_only_by_its_leader_and_d
         assert (error.code, "only its leader" in error.message) == (ErrorCode.ILLEGAL_STATE, True)
         await rig.begin_and_lose_source()
         assert rig.tombstone().tombstone_last_op_id is None
-        assert await rig.target.manager.tombstone_vote(rig.tablet_id, vote_of(rig, 99, OpId(9, 99))) is None
+        assert await rig.target.manager.tombstone_vote(rig.tablet_id, rig.vote_request(99, OpId(9, 99))) is None
         await rig.source.restart()
         await rig.begin()
         await rig.rest()
@@ -691,7 +358,7 @@ def test_a_replica_whose_log_cannot_be_read_is_replaced_only_by_its_leader_and_d
 
 def test_a_replica_that_lost_its_votes_does_not_come_back_under_this_servers_name(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start()
+        rig = await OrderRig.start()
         await rig.begin()
         await rig.rest()
         await rig.target.manager.delete_tablet(rig.tablet_id)
@@ -720,7 +387,7 @@ def test_a_log_is_taken_for_another_only_if_it_would_get_its_vote():
 
 def test_a_source_that_lacks_what_was_acknowledged_here_is_refused(simulate: Simulate):
     async def main() -> None:
-        rig = await Rig.start(sources=3)
+        rig = await OrderRig.start(sources=3)
         leader = await rig.leader()
         last = leader.consensus.last_op_id
         slow = next(host for host in rig.group.hosts[:-1] if host.uuid != leader.consensus.uuid)
