@@ -34,9 +34,6 @@ from kudu_py.consensus.applier import Applier, MemoryAccount, NoAccount, StateMa
 from kudu_py.consensus.bootstrap import BootstrapResult
 from kudu_py.consensus.codec import (
     config_to_pb,
-    core_entry,
-    entries_from_request,
-    op_id_from_pb,
     op_id_to_pb,
     role_to_pb,
 )
@@ -57,11 +54,9 @@ from kudu_py.consensus.core.events import (
     StepDownRequested,
     Token,
     UnsafeConfigForced,
-    VoteRequested,
 )
 from kudu_py.consensus.core.model import ConfigChange, EntryKind, HardState, Member, RaftConfig, Role
 from kudu_py.consensus.core.output import (
-    AppendReply,
     ConfigMark,
     Divergence,
     Done,
@@ -70,7 +65,6 @@ from kudu_py.consensus.core.output import (
     Refused,
     Reply,
     RoleMark,
-    VoteReply,
 )
 from kudu_py.consensus.core.raft import Raft
 from kudu_py.consensus.core.state import Chance
@@ -80,7 +74,8 @@ from kudu_py.consensus.metadata import ConsensusMetadata
 from kudu_py.consensus.options import ConsensusOptions
 from kudu_py.consensus.outbox import Outbox
 from kudu_py.consensus.peer_health import peer_status
-from kudu_py.consensus.peer_links import Answer, PeerLinks
+from kudu_py.consensus.peer_links import PeerLinks
+from kudu_py.consensus.peer_requests import PeerRequests, Waiter
 from kudu_py.consensus.peers import DIVERGED, PeerContext
 from kudu_py.consensus.promises import Promise, Promises
 from kudu_py.consensus.reads import Reads
@@ -95,9 +90,6 @@ from kudu_py.wal.log import Log
 
 _log = structlog.get_logger()
 _NO_ACCOUNT = NoAccount()
-
-
-Waiter = Callable[[Reply | KuduError], None]
 
 
 class RaftConsensus:
@@ -148,7 +140,6 @@ class RaftConsensus:
         self.metadata, self.log, self.options = metadata, log, options
         self._threads, self._clock = threads, clock
         self._on_role_change, self._on_fatal, self._on_members_change = on_role_change, on_fatal, on_members_change
-        self._has_room = has_room
         self._loop = asyncio.get_running_loop()
         self._logger = _log.bind(tablet=tablet_id, server=uuid)
         self._raft = Raft(
@@ -226,6 +217,8 @@ class RaftConsensus:
             ),
             links=links,
         )
+        starting = KuduError(ErrorCode.TABLET_NOT_RUNNING, f"tablet {tablet_id} is starting", verdict=Verdict.TRY_LATER)
+        self._stop_reason: KuduError | None = starting
         self._tokens = itertools.count(1)
         self._waiters: dict[Token, Waiter] = {}
         self._reads = Reads(
@@ -238,7 +231,20 @@ class RaftConsensus:
             require_running=self._require_running,
             not_the_leader=self._not_the_leader,
         )
-        self._leader_address: tuple[ServerId, str] | None = None
+        self.peer_requests = PeerRequests(
+            uuid=uuid,
+            tablet_id=tablet_id,
+            raft=self._raft,
+            time=self._time,
+            appender=self._appender,
+            reads=self._reads,
+            tokens=self._tokens,
+            waiters=self._waiters,
+            post=self._step,
+            ask=self._ask,
+            has_room=lambda size_bytes: has_room() and log.has_room(size_bytes),
+            why_closed=starting,
+        )
         self._inbox: deque[Event] = deque()
         self._is_stepping = self._has_left_work = False
         self._facts: deque[tuple[float, Event]] = deque(maxlen=options.facts_kept)
@@ -255,9 +261,6 @@ class RaftConsensus:
         )
         self._healths: tuple[int, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stop_reason: KuduError | None = KuduError(
-            ErrorCode.TABLET_NOT_RUNNING, f"tablet {tablet_id} is starting", verdict=Verdict.TRY_LATER
-        )
         self.elections_started = 0
         self.elections_won = 0
 
@@ -265,7 +268,7 @@ class RaftConsensus:
 
     async def start(self) -> None:
         """Begins to take part in the group."""
-        self._stop_reason = None
+        self._stop_reason = self.peer_requests.why_closed = None
         self.metadata.attach(self._threads, on_durable=self._note_hard_state_durable, on_failure=self._disk_failed)
         self._step(ClockAdvanced())
 
@@ -322,7 +325,7 @@ class RaftConsensus:
             return None
         if leader == self.uuid:
             return self.address
-        known = self._leader_address
+        known = self.peer_requests.heard_leader
         if known is not None and known[0] == leader and known[1]:
             return known[1]
         member = self._raft.active_config.member(leader)
@@ -543,102 +546,7 @@ class RaftConsensus:
         """
         await self._reads.wait_safe_time(timestamp, timeout_s)
 
-    # What other replicas ask.
-
-    def receive_update(self, request: consensus_pb2.UpdateConsensusRequest, respond: Callable[[Answer], None]) -> None:
-        """Takes UpdateConsensus; `respond` is called once, when the answer may be given, maybe at once."""
-        if self._stop_reason is not None:
-            respond(self._stop_reason)
-            return
-        try:
-            entries = entries_from_request(request)
-            self._check_leader(request)
-            self._time.observe(HybridTime(request.caller_timestamp), f"leader {request.caller_uuid}")
-            if entries:
-                self._time.observe(entries[-1].timestamp, f"leader {request.caller_uuid}")
-            # May find a malformed config, so before anything has changed.
-            core_entries = tuple([core_entry(entry) for entry in entries])
-            if entries and not self._has_room_for(entries):
-                # Taken as a heartbeat. A refusal would teach the leader nothing, not even that this replica lives: with
-                # a majority short of room it would step down, and those that refuse would campaign for nothing.
-                entries = core_entries = ()
-        except KuduError as error:
-            respond(error)
-            return
-        assert not self._is_stepping, "a message from within a step"
-        leader = ServerId(request.caller_uuid)
-        token = next(self._tokens)
-        safe, commit_index = HybridTime(request.safe_timestamp), request.committed_index
-
-        def replied(reply: Reply | KuduError) -> None:
-            if isinstance(reply, KuduError):
-                respond(reply)
-                return
-            assert isinstance(reply, AppendReply), reply
-            if reply.accepted and safe and reply.term == request.caller_term:
-                self._time.note_announced(safe, commit_index, self.applied_index)
-                self._reads.note_safe()
-            response = consensus_pb2.UpdateConsensusResponse(
-                responder_uuid=self.uuid,
-                responder_term=reply.term,
-                accepted=reply.accepted,
-                last_committed_index=reply.last_committed_index,
-            )
-            response.last_received.term, response.last_received.index = reply.last_received
-            respond(response)
-
-        self._waiters[token] = replied
-        self._appender.expect_received(entries)
-        self._step(
-            AppendReceived(
-                token,
-                leader,
-                request.caller_term,
-                op_id_from_pb(request.preceding_op_id),
-                core_entries,
-                commit_index,
-            )
-        )
-        self._appender.forget_received()
-        if self._raft.leader == leader:
-            self._leader_address = (leader, request.caller_address)
-
-    def _has_room_for(self, entries: Sequence[Entry]) -> bool:
-        return self._has_room() and self.log.has_room(sum([len(entry.record) for entry in entries]))
-
-    async def handle_update(
-        self, request: consensus_pb2.UpdateConsensusRequest
-    ) -> consensus_pb2.UpdateConsensusResponse:
-        """UpdateConsensus as a unary call.
-
-        Raises:
-            KuduError: INVALID_ARGUMENT, ILLEGAL_STATE (clocks apart, or a second leader of the term), the replica
-            stopped.
-        """
-        answered: asyncio.Future[consensus_pb2.UpdateConsensusResponse] = self._loop.create_future()
-        self.receive_update(request, lambda answer: settle(answered, answer))
-        return await answered
-
-    async def handle_vote(self, request: consensus_pb2.RequestVoteRequest) -> consensus_pb2.RequestVoteResponse:
-        """RequestVote. A vote that is given is durable on return."""
-        reply = await self._ask(
-            lambda token: VoteRequested(
-                token,
-                ServerId(request.candidate_uuid),
-                request.candidate_term,
-                op_id_from_pb(request.last_op_id),
-                request.is_pre_vote,
-                request.ignore_live_leader,
-            )
-        )
-        assert isinstance(reply, VoteReply), reply
-        return consensus_pb2.RequestVoteResponse(
-            responder_uuid=self.uuid,
-            responder_term=reply.term,
-            vote_granted=reply.granted,
-            reason=reply.reason,
-            timestamp=self._time.now(),
-        )
+    # Leadership.
 
     async def run_election(self, term: int | None = None) -> None:
         """Campaigns now, whether or not a leader is alive; returns when that is taken up.
@@ -668,6 +576,7 @@ class RaftConsensus:
         inbox = self._inbox
         inbox.append(event)
         if self._is_stepping:
+            assert not isinstance(event, AppendReceived), "a message from within a step"
             return
         self._is_stepping = True
         self._has_left_work = False
@@ -902,18 +811,6 @@ class RaftConsensus:
             f"tablet {self.tablet_id}", leader, self.leader_address if leader is not None else None, self.term
         )
 
-    def _check_leader(self, request: consensus_pb2.UpdateConsensusRequest) -> None:
-        """Two leaders of one term cannot be: whoever claims it is not a replica of this group."""
-        raft = self._raft
-        if request.caller_term == raft.term and (
-            raft.role is Role.LEADER or raft.leader not in (None, request.caller_uuid)
-        ):
-            raise KuduError(
-                ErrorCode.ILLEGAL_STATE,
-                f"{request.caller_uuid} claims to lead term {raft.term} of tablet {self.tablet_id}, "
-                f"which is led by {raft.leader}",
-            )
-
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         task = self._loop.create_task(self._guard(work), name=name)
         self._tasks.add(task)
@@ -947,13 +844,14 @@ class RaftConsensus:
     def _shut(self, reason: KuduError) -> None:
         if self._stop_reason is not None and self._stop_reason.code is ErrorCode.TABLET_FAILED:
             return
-        self._stop_reason = reason
+        self._stop_reason = self.peer_requests.why_closed = reason
         self._applier.stop()
         self._inbox.clear()
         self._outbox.clear()
         self._timer.cancel()
         self._rounds.fail_all(f"{reason.message}; the outcome of the operation is unknown")
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters.values():
+        waiters = list(self._waiters.values())
+        self._waiters.clear()
+        for waiter in waiters:
             waiter(reason)
         self._reads.fail_all(reason)

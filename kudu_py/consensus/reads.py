@@ -122,10 +122,11 @@ class Reads:
     def note_applied(self, index: int) -> None:
         """Everything up to `index` is applied, and safe time may have moved with it."""
         self._waits.note_applied(index)
-        self.note_safe()
+        self._waits.note_safe(self._time.safe_time)
 
-    def note_safe(self) -> None:
-        """Safe time may have moved."""
+    def note_announced(self, safe: HybridTime, commit_index: int) -> None:
+        """The leader says what is safe for whoever has applied everything up to its commit index."""
+        self._time.note_announced(safe, commit_index, self._applier.applied_index)
         self._waits.note_safe(self._time.safe_time)
 
     def fail_all(self, reason: KuduError) -> None:

@@ -26,7 +26,7 @@ class ConsensusServicer(ConsensusServiceServicer):
         self, request: consensus_pb2.UpdateConsensusRequest, context: Any
     ) -> consensus_pb2.UpdateConsensusResponse:
         self._require_caller(request.caller_uuid, "caller_uuid")
-        return await self._replica(request.tablet_id).handle_update(request)
+        return await self._replica(request.tablet_id).peer_requests.handle_update(request)
 
     def UpdateConsensusStream(
         self, request_iterator: AsyncIterator[consensus_pb2.UpdateConsensusStreamRequest], context: Any
@@ -50,7 +50,7 @@ class ConsensusServicer(ConsensusServiceServicer):
             if vote is None:
                 raise
             return vote
-        return await replica.handle_vote(request)
+        return await replica.peer_requests.handle_vote(request)
 
     async def RunLeaderElection(
         self, request: consensus_pb2.RunLeaderElectionRequest, context: Any
@@ -122,7 +122,7 @@ class ConsensusServicer(ConsensusServiceServicer):
 
     def _receive_update(self, request: consensus_pb2.UpdateConsensusRequest, respond: Callable[[Answer], None]) -> None:
         self._require_caller(request.caller_uuid, "caller_uuid")
-        self._replica(request.tablet_id).receive_update(request, respond)
+        self._replica(request.tablet_id).peer_requests.receive_update(request, respond)
 
     def _replica(self, tablet_id: str) -> RaftConsensus:
         return self._lookup.consensus(TabletId(require_id(tablet_id, "tablet_id")))

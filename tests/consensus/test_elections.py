@@ -45,7 +45,7 @@ def test_a_vote_is_durable_before_it_is_given(simulate):
             candidate_uuid=candidate.uuid, candidate_term=leader.raft.term + 1, ignore_live_leader=True
         )
         request.last_op_id.term, request.last_op_id.index = candidate.raft.last_op_id
-        vote = asyncio.ensure_future(voter.raft.handle_vote(request))
+        vote = asyncio.ensure_future(voter.raft.peer_requests.handle_vote(request))
         await asyncio.sleep(2)
         assert not vote.done()
         voter.threads.release()
@@ -68,13 +68,13 @@ def test_a_vote_is_remembered_after_a_power_cut(simulate):
         request = consensus_pb2.RequestVoteRequest(candidate_term=term, ignore_live_leader=True)
         request.last_op_id.term, request.last_op_id.index = leader.raft.last_op_id
         request.candidate_uuid = first.uuid
-        assert (await voter.raft.handle_vote(request)).vote_granted
+        assert (await voter.raft.peer_requests.handle_vote(request)).vote_granted
         for server in group.others(voter):
             await group.crash(server)
         await group.crash(voter)
         await group.restart(voter)
         request.candidate_uuid = leader.uuid
-        response = await voter.raft.handle_vote(request)
+        response = await voter.raft.peer_requests.handle_vote(request)
         assert not response.vote_granted
         assert response.reason == "ALREADY_VOTED"
         await group.stop()

@@ -35,7 +35,7 @@ def test_a_failed_write_is_fatal_and_the_replica_falls_silent(simulate, path):
         assert isinstance(victim.fatal, OSError)
         assert victim.raft.role is Role.NON_PARTICIPANT
         with pytest.raises(KuduError) as refused:
-            await victim.raft.handle_vote(consensus_pb2.RequestVoteRequest())
+            await victim.raft.peer_requests.handle_vote(consensus_pb2.RequestVoteRequest())
         assert refused.value.code is ErrorCode.TABLET_FAILED
         if pending.future.done() and pending.future.exception() is not None:
             assert pending.future.exception().verdict is Verdict.UNKNOWN
@@ -60,7 +60,7 @@ def test_a_failure_of_the_disk_while_the_replica_stops_is_fatal_too(simulate):
             ignore_live_leader=True,
         )
         raft = victim.raft
-        vote = asyncio.ensure_future(raft.handle_vote(request))
+        vote = asyncio.ensure_future(raft.peer_requests.handle_vote(request))
         await wait_until(lambda: not raft.metadata.is_durable, step_s=0)  # the moment between vote and flush
         await raft.stop()
         # Whoever deletes the replica waits for what it may have promised, which will never be durable.

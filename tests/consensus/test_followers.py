@@ -76,11 +76,11 @@ def test_messages_that_no_leader_sends_change_nothing(simulate):
             bad.CopyFrom(good)
             spoil(bad)
             with pytest.raises(KuduError) as refused:
-                await follower.raft.handle_update(bad)
+                await follower.raft.peer_requests.handle_update(bad)
             assert refused.value.code is code
-        assert (await follower.raft.handle_update(good)).accepted
+        assert (await follower.raft.peer_requests.handle_update(good)).accepted
         with pytest.raises(KuduError):
-            await leader.raft.handle_update(good)
+            await leader.raft.peer_requests.handle_update(good)
         assert not any(server.fatal for server in group.servers)
         await group.stop()
 
