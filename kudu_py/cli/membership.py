@@ -11,7 +11,7 @@ from kudu_py.cli.copies import copies_of, under_way
 from kudu_py.cli.ksck import CALL_TIMEOUT_S
 from kudu_py.cli.masters import Masters
 from kudu_py.cli.progress import Progress, ProgressLine
-from kudu_py.common.errors import KuduError
+from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import consensus_pb2, consensus_pb2_grpc
 from kudu_py.pb.consensus_pb2 import ConsensusState, MemberType, RaftConfig
 from kudu_py.pb.tablet_copy_pb2 import CopySession
@@ -75,18 +75,62 @@ def _health(state: ConsensusState, uuid: str) -> consensus_pb2.PeerHealth.ValueT
     return peer.health if peer is not None else consensus_pb2.UNKNOWN_PEER_HEALTH
 
 
+def obstacle(
+    state: ConsensusState, uuid: str, wanted: MemberType.ValueType, *, joined_index: int | None
+) -> KuduError | None:
+    """Why the member will not become what is wanted however long it is waited for; None: it may.
+
+    Args:
+        state: what the tablet's leader knows.
+        joined_index: of a committed config in which it was a member; None: it is not known to have been one.
+    """
+    if state.pending_config.members:
+        return None  # The next look shows what has become of that.
+    config = state.committed_config
+    member = next((member for member in config.members if member.uuid == uuid), None)
+    if member is None and joined_index is not None and config.config_index > joined_index:
+        return KuduError(
+            ErrorCode.OPERATION_ABORTED,
+            f"the replica at {uuid} was removed before it counted, by another call or for want of a copy; "
+            f"the tablet has {config_text(config)}",
+        )
+    if member is not None and wanted == consensus_pb2.VOTER != member.member_type and not member.promote:
+        return KuduError(
+            ErrorCode.ILLEGAL_STATE,
+            f"the replica at {uuid} is a {MemberType.Name(member.member_type)} that is not to be promoted; "
+            "`tablet change_replica_type` makes it a VOTER",
+        )
+    return None
+
+
 async def wait_for_member(
-    masters: Masters, tablet_id: str, uuid: str, address: str, wanted: MemberType.ValueType
+    masters: Masters,
+    tablet_id: str,
+    uuid: str,
+    address: str,
+    wanted: MemberType.ValueType,
+    *,
+    joined_index: int | None,
 ) -> RaftConfig:
-    """Shows progress until the member is what is wanted; the committed config then. Endless, until cancelled.
+    """Shows progress until the member is what is wanted; the committed config then. Until cancelled, if need be.
 
     Args:
         address: of the member's server.
+        joined_index: as of `obstacle`.
+
+    Raises:
+        KuduError: OPERATION_ABORTED if it was removed; ILLEGAL_STATE if nobody is to promote it.
     """
     loop = asyncio.get_running_loop()
     with ProgressLine() as line:
         while True:
             seen = await _look(masters, tablet_id, uuid, address)
+            if seen.state is not None:
+                error = obstacle(seen.state, uuid, wanted, joined_index=joined_index)
+                if error is not None:
+                    raise error
+                if any(member.uuid == uuid for member in seen.state.committed_config.members):
+                    joined_index = max(joined_index or 0, seen.state.committed_config.config_index)
             progress = progress_of(seen, uuid, wanted)
             if progress is None:
                 assert seen.state is not None

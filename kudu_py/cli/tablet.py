@@ -91,6 +91,7 @@ def add_replica(
             member_type=replica_type.member_type,
             expected_config_index=expected_config_index,
         )
+        joined_index = None
         try:
             answer = await masters.tell(lambda stub: stub.AddReplica(request, timeout=timeout))
         except KuduError as error:
@@ -100,7 +101,11 @@ def add_replica(
         else:
             if not wait:
                 return answer.config
-        return await wait_for_member(masters, tablet, server.uuid, server.rpc_address, replica_type.member_type)
+            joined_index = answer.config.config_index
+        wanted = replica_type.member_type
+        return await wait_for_member(
+            masters, tablet, server.uuid, server.rpc_address, wanted, joined_index=joined_index
+        )
 
     try:
         config = run_with_masters(addresses, body)

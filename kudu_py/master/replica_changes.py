@@ -446,6 +446,12 @@ class ReplicaChanges:
                     ErrorCode.OPERATION_ABORTED,
                     f"the replica of tablet {tablet_id} at {server} was removed before it was promoted",
                 )
+            if not member.promote:
+                raise KuduError(
+                    ErrorCode.OPERATION_ABORTED,
+                    f"another call has made the replica of tablet {tablet_id} at {server} one that is not to be"
+                    " promoted; ask again if it is",
+                )
             if self._left_s(deadline_s) <= 0:
                 raise KuduError(
                     ErrorCode.TIMED_OUT,
@@ -456,10 +462,12 @@ class ReplicaChanges:
             await self._pause(2, deadline_s)
             tablet = self._committer.require_reign().state.tablet(tablet_id)
             try:
-                config = (await self._leaders.find(tablet, timeout_s=self._left_s(deadline_s))).committed
+                found = (await self._leaders.find(tablet, timeout_s=self._left_s(deadline_s))).committed
             except KuduError as error:
                 if error.verdict is Verdict.FAILED:
                     raise
+            else:  # Who was leader before may still say so, and be behind.
+                config = found if found.config_index > config.config_index else config
         return config
 
     # A new leader.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kudu_py.cli.membership import MemberSeen, config_json, config_text, progress_of
+from kudu_py.cli.membership import MemberSeen, config_json, config_text, obstacle, progress_of
+from kudu_py.common.errors import ErrorCode
 from kudu_py.pb import consensus_pb2, tablet_copy_pb2
 from kudu_py.pb.common_pb2 import OpId
 from kudu_py.pb.consensus_pb2 import PRE_VOTER, VOTER, ConsensusState, Member, PeerStatus, RaftConfig
@@ -54,6 +55,35 @@ def test_a_member_that_the_leader_does_not_reach_is_told_of():
 def test_a_pre_voter_that_stays_one_is_waited_for_until_it_has_nearly_caught_up():
     assert text(MemberSeen(leader_state()), PRE_VOTER) == "catching up with the log; 4,100 entries behind"
     assert text(MemberSeen(leader_state(match_index=4500)), PRE_VOTER) is None
+
+
+def test_a_member_that_was_removed_is_not_waited_for():
+    gone = leader_state(new_type=None)
+
+    error = obstacle(gone, NEW, VOTER, joined_index=6)
+
+    assert error is not None
+    assert error.code is ErrorCode.OPERATION_ABORTED
+    assert "config 7" in error.message
+    assert obstacle(gone, NEW, VOTER, joined_index=None) is None, "it may be about to join"
+    assert obstacle(gone, NEW, VOTER, joined_index=7) is None, "a leader of before may not know it yet"
+    gone.pending_config.config_index = 8
+    gone.pending_config.members.add(uuid=NEW)
+    assert obstacle(gone, NEW, VOTER, joined_index=6) is None
+
+
+def test_a_member_that_nobody_is_to_promote_is_not_waited_for_to_become_a_voter():
+    state = leader_state()
+    assert obstacle(state, NEW, VOTER, joined_index=7) is None
+    assert obstacle(leader_state(new_type=VOTER), NEW, VOTER, joined_index=7) is None
+    state.committed_config.members[2].promote = False
+
+    error = obstacle(state, NEW, VOTER, joined_index=7)
+
+    assert error is not None
+    assert error.code is ErrorCode.ILLEGAL_STATE
+    assert "change_replica_type" in error.message
+    assert obstacle(state, NEW, PRE_VOTER, joined_index=7) is None
 
 
 def test_a_config_names_voters_pre_voters_and_who_is_to_be_replaced():

@@ -322,6 +322,41 @@ def test_a_caller_that_goes_away_ends_nothing(tell):
     tell(story)
 
 
+async def promoting(rig) -> asyncio.Task[RaftConfig]:
+    """Server 4 is a PRE_VOTER that is made a VOTER; the leader has the mark in config 7."""
+    await rig.changes.add(TABLET, server(4), MemberType.PRE_VOTER, expected_config_index=None, timeout_s=5.0)
+    work = rig.changes.change_type(TABLET, server(4), MemberType.VOTER, expected_config_index=None, timeout_s=30.0)
+    task = asyncio.create_task(work)
+    await asyncio.sleep(0.2)
+    assert rig.group.config.config_index == 7
+    return task
+
+
+def test_a_promotion_that_another_call_takes_back_is_not_waited_for(tell):
+    async def story(rig):
+        task = await promoting(rig)
+        members = tuple(replace(member, promote=False) for member in rig.group.config.members)
+        rig.group.config = RaftConfig(8, members)
+        error = await refused(task, ErrorCode.OPERATION_ABORTED)
+        assert server(4) in error.message
+
+    tell(story)
+
+
+def test_a_leader_of_before_that_knows_less_ends_no_promotion(tell):
+    async def story(rig):
+        task = await promoting(rig)
+        marked, before = rig.group.config, rig.tablet.config
+        rig.group.config = replace(before, config_index=5, members=before.members[:3])
+        await asyncio.sleep(2)
+        assert not task.done()
+        members = tuple(replace(m, member_type=MemberType.VOTER, promote=False) for m in marked.members)
+        rig.group.config = RaftConfig(8, members)
+        assert await task == rig.group.config
+
+    tell(story)
+
+
 def test_two_changes_of_one_tablet_take_turns(tell):
     async def story(rig):
         first, second = await asyncio.gather(rig.add(4), rig.add(5))
