@@ -1,8 +1,9 @@
 """The same surface for code that is not async, with kudu-python's names.
 
-All clients of a process share one background thread with an event loop. A client belongs to the process that made it:
-after a fork, connect again (gRPC's threads do not survive one). Methods may be called from any thread; a session or
-scanner from one at a time.
+All clients of a process share one background thread with an event loop. A client belongs to the process that made it,
+and so does gRPC: a process that was forked from one that had connected cannot connect, since gRPC would hang there and
+take the parent's answers away. Fork before the first `connect`, or start processes by spawn. Methods may be called from
+any thread; a session or scanner from one at a time.
 """
 
 from __future__ import annotations
@@ -54,9 +55,7 @@ class _Background:
         """Runs `work` on the loop and waits for it; an interrupt cancels it."""
         if self.pid != os.getpid():
             work.close()
-            raise KuduBadStatus(
-                ErrorCode.ILLEGAL_STATE, "this client was made before a fork: connect again in this process"
-            )
+            raise _after_fork()
         assert threading.current_thread() is not self._thread, "a blocking call on the client's own thread"
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
@@ -66,6 +65,14 @@ class _Background:
             raise
 
 
+def _after_fork() -> KuduBadStatus:
+    return KuduBadStatus(
+        ErrorCode.ILLEGAL_STATE,
+        "this process was forked from one that had connected, and gRPC does not outlive a fork: fork before the first "
+        "connect, or start processes by spawn (multiprocessing.set_start_method('spawn'))",
+    )
+
+
 _background: _Background | None = None
 _lock = threading.Lock()
 
@@ -73,8 +80,10 @@ _lock = threading.Lock()
 def _this_process() -> _Background:
     global _background
     with _lock:
-        if _background is None or _background.pid != os.getpid():
+        if _background is None:
             _background = _Background()
+        elif _background.pid != os.getpid():
+            raise _after_fork()
         return _background
 
 
@@ -109,6 +118,7 @@ def connect(
     Raises:
         KuduUnavailable: no master can be reached; names the addresses.
         KuduNotSupported: the server there is no master, or authentication or encryption is asked for.
+        KuduBadStatus: ILLEGAL_STATE: this process was forked from one that had connected.
     """
     if require_authentication or str(encryption_policy or "").lower() in ("required", "required_remote"):
         raise not_supported("authentication and encryption are not supported yet")

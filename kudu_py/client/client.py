@@ -48,6 +48,9 @@ from kudu_py.rpc.retry import Deadline
 DEFAULT_MASTER_PORT = 7051
 _REFRESH_PAUSE_S = 0.5
 """A table's locations are asked for again at most this often."""
+_REFRESH_PATIENCE_S = 0.25
+"""How long the master is waited for by a scan whose locations are older than it wants; then those are good enough."""
+_GONE = frozenset({ErrorCode.NOT_FOUND, ErrorCode.TABLE_NOT_FOUND})
 
 
 def master_addresses(host: str | Sequence[str], port: int | str | Sequence[int | str] | None = None) -> list[str]:
@@ -156,8 +159,9 @@ class Table(TableInfo):
         """A new scan to be divided among processes."""
         return ScanTokenBuilder(ScanSettings(self), self.client)
 
+    @raises_public_async
     async def tablets(self) -> tuple[Tablet, ...]:
-        """The table's tablets, in partition order."""
+        """The table's tablets, in partition order; not older than the master wants if it answers."""
         return (await self.client.locations(self)).tablets
 
     async def drop(self) -> None:
@@ -193,6 +197,7 @@ class KuduClient:
         self._writers: dict[str, TabletWriter] = {}
         self._locations: dict[str, TableLocations] = {}
         self._asked_at: dict[str, float] = {}
+        self._old_at: dict[str, float] = {}
         self._asking: dict[str, asyncio.Task[TableLocations]] = {}
         self._table_of: dict[str, str] = {}
         self._schemas: dict[str, Schema] = {}
@@ -462,25 +467,46 @@ class KuduClient:
         return writer
 
     def known_locations(self, table: TableInfo) -> TableLocations | None:
-        """The table's tablets as last seen; None: ask."""
+        """The table's tablets as last seen; None: ask.
+
+        However old: writers are sent on by the servers, and a table's partitions stay.
+        """
         return self._locations.get(table.id)
 
     async def locations(self, table: TableInfo, *, refresh: bool = False) -> TableLocations:
         """The table's tablets; callers that ask at the same time share the answer.
 
+        Once they are older than the master said that they may be, it is asked again; the old ones do while it is away.
+
         Args:
-            refresh: ask the master, unless it was asked a moment ago.
+            refresh: ask the master in any case, unless it was asked a moment ago.
         """
         known = self._locations.get(table.id)
-        if known is not None:
-            asked = self._asked_at.get(table.id, 0.0)
-            if not refresh or self._clock.monotonic() - asked < _REFRESH_PAUSE_S:
-                return known
+        if known is None:
+            return await asyncio.shield(self._asking_for(table))
+        now = self._clock.monotonic()
+        if refresh:
+            is_new = now - self._asked_at[table.id] < _REFRESH_PAUSE_S
+            return known if is_new else await asyncio.shield(self._asking_for(table))
+        if now < self._old_at[table.id]:
+            return known
+        asking = self._asking_for(table)
+        await asyncio.wait([asking], timeout=_REFRESH_PATIENCE_S)
+        if not asking.done() or asking.cancelled():
+            return known
+        error = asking.exception()
+        if isinstance(error, KuduError) and error.code not in _GONE:
+            return known
+        return asking.result()
+
+    def _asking_for(self, table: TableInfo) -> asyncio.Task[TableLocations]:
         task = self._asking.get(table.id)
         if task is None:
             task = self._asking[table.id] = asyncio.create_task(self._ask_locations(table))
             task.add_done_callback(lambda _: self._asking.pop(table.id, None))
-        return await asyncio.shield(task)
+            # Somebody may have stopped waiting for it.
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return task
 
     async def refresh_tablet(self, tablet_id: str) -> None:
         """Asks the master where a tablet is; NOT_FOUND if there is no such tablet any more."""
@@ -574,19 +600,25 @@ class KuduClient:
 
     async def _ask_locations(self, table: TableInfo) -> TableLocations:
         request = master_pb2.GetTableLocationsRequest(table_id=table.id)
-        response = await self._masters.call(
-            lambda m: m.GetTableLocations,
-            request,
-            what=f"locating the tablets of table {table.name!r}",
-            deadline=self._deadline(None),
-        )
+        try:
+            response = await self._masters.call(
+                lambda m: m.GetTableLocations,
+                request,
+                what=f"locating the tablets of table {table.name!r}",
+                deadline=self._deadline(None),
+            )
+        except KuduError as error:
+            if error.code in _GONE:
+                self._locations.pop(table.id, None)
+            raise
         tablets = [tablet_from_pb(pb) for pb in response.tablet_locations]
         self.cache.learn(tablets)
         for tablet in tablets:
             self._table_of[tablet.tablet_id] = table.id
         found = TableLocations.of(table.schema, table.partition_schema, tablets)
         self._locations[table.id] = found
-        self._asked_at[table.id] = self._clock.monotonic()
+        now = self._asked_at[table.id] = self._clock.monotonic()
+        self._old_at[table.id] = now + (response.ttl_ms / 1000 or float("inf"))
         return found
 
     async def verify(self, timeout_s: float) -> None:

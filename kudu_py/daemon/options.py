@@ -334,7 +334,7 @@ class MasterOptions(CommonOptions):
     )
     table_locations_ttl_ms: int = flag(
         300_000,
-        "After so long clients are to ask again where tablets are; kudu_py's own ask when a server sends them away.",
+        "After so long clients are to ask again where tablets are before they scan them.",
         group=_CLUSTER,
         minimum=1,
     )

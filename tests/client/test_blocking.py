@@ -2,6 +2,8 @@
 
 import datetime
 import itertools
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -170,3 +172,27 @@ def test_names_are_loaded_when_first_used():
     assert {"connect", "int64", "KuduBadStatus"} <= set(dir(kudu))
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         kudu.nope  # noqa: B018 - the access is the test
+
+
+FORKS = """
+import os, sys
+import kudu_py as kudu
+try:
+    kudu.connect("not an address")
+except kudu.KuduBadStatus:
+    pass
+pid = os.fork()
+if pid:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+try:
+    kudu.connect("127.0.0.1:1")
+except kudu.KuduBadStatus as error:
+    print(error, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_process_that_was_forked_behind_a_connect_is_told_that_it_cannot():
+    done = subprocess.run([sys.executable, "-c", FORKS], check=True, timeout=60, stdout=subprocess.PIPE, text=True)
+
+    assert done.stdout.startswith("ILLEGAL_STATE: this process was forked from one that had connected, and gRPC")

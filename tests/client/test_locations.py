@@ -1,0 +1,66 @@
+"""How long a client goes by what a master once said of where tablets are."""
+
+import asyncio
+
+import pytest
+
+import kudu_py as kudu
+from kudu_py.master.catalog.options import CatalogOptions
+from kudu_py.testing.sim_cluster import SimCluster
+
+TTL_S = 30.0
+
+
+@pytest.fixture
+def with_table(simulate):
+    """Runs `main(cluster, client, table)`; the table has a row, and the client knows where its tablets are."""
+
+    def run(main):
+        async def story():
+            cluster = SimCluster(1, catalog=CatalogOptions(table_locations_ttl_s=TTL_S))
+            await cluster.start()
+            client = cluster.client()
+            table = await cluster.create_table(client, "t")
+            async with client.new_session() as session:
+                await session.apply(table.new_insert((1, 1)))
+            await main(cluster, client, table)
+            await client.close()
+            await cluster.stop()
+
+        simulate(story())
+
+    return run
+
+
+def test_the_master_is_asked_again_once_its_answer_is_older_than_it_said(with_table):
+    async def main(cluster, client, table):
+        other = cluster.client()
+        await other.delete_table("t")
+        await other.close()
+
+        assert len(await table.tablets()) == 2, "known, and new enough"
+        await asyncio.sleep(TTL_S)
+        with pytest.raises(kudu.KuduNotFound):
+            await table.tablets()
+        with pytest.raises(kudu.KuduNotFound):
+            await table.scanner().count()
+
+    with_table(main)
+
+
+def test_old_locations_do_while_the_master_is_away(with_table):
+    async def main(cluster, client, table):
+        await cluster.masters[0].stop()
+        await asyncio.sleep(TTL_S)
+
+        async with asyncio.timeout(1):
+            assert await table.scanner().count() == 1
+        await asyncio.sleep(2 * client.options.admin_timeout_s)
+        async with asyncio.timeout(1):
+            assert await table.scanner().count() == 1
+        session = client.new_session("sync")
+        async with asyncio.timeout(0.1):
+            await session.apply(table.new_insert((2, 2)))
+        await cluster.masters[0].start()
+
+    with_table(main)
