@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import grpc.aio
 import pytest
@@ -11,6 +12,7 @@ from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.pb import tserver_pb2
 from kudu_py.pb.common_pb2 import ErrorDetail
 from kudu_py.rpc.serve_stream import TOGETHER_S, serve_stream
+from kudu_py.testing import sim_loop
 
 Request, Response = tserver_pb2.WriteStreamRequest, tserver_pb2.WriteStreamResponse
 
@@ -126,3 +128,91 @@ def test_a_client_that_leaves_is_no_error_and_anything_else_is(simulate, error, 
             )
 
     simulate(serve())
+
+
+class Pipe:
+    """The context of a call whose client takes messages as slowly as chance has it; after `breaks_after` it has left.
+
+    Attributes:
+        is_over: the call has ended, so that nothing may be written any more.
+    """
+
+    def __init__(self, rng, breaks_after):
+        self.rng, self.breaks_after = rng, breaks_after
+        self.taken, self.is_writing, self.is_over = [], False, False
+
+    async def write(self, message):
+        assert message.items
+        assert not self.is_writing, "two writes at a time"
+        assert not self.is_over, "a write after the end"
+        self.is_writing = True
+        try:
+            if (delay_s := self.rng.choice([None, 0, 0.0001, 0.003])) is not None:
+                await asyncio.sleep(delay_s)
+            if len(self.taken) >= self.breaks_after:
+                raise grpc.aio.UsageError("RPC already finished.")
+            self.taken += [item.id for item in message.items]
+        finally:
+            self.is_writing = False
+
+
+@pytest.mark.parametrize("end", ["in order", "broken", "cancelled"])
+def test_whatever_happens_when_each_item_is_answered_at_most_once_and_all_are_if_the_client_stays(end):
+    async def story(rng):
+        loop = asyncio.get_running_loop()
+        ids = iter(range(1000))
+        messages = [[next(ids) for _ in range(rng.randrange(7))] for _ in range(rng.randrange(12))]
+        pipe = Pipe(rng, breaks_after=rng.randrange(20) if end == "broken" else 1000)
+        in_flight_max = rng.choice([1, 2, 5, 100])
+        taken, answered, not_sent = [], [], [0]
+
+        async def requests():
+            for message in messages:
+                if rng.random() < 0.5:
+                    await asyncio.sleep(rng.choice([0, 0.0005, 0.01]))
+                yield Request(items=[Request.Item(id=number) for number in message])
+
+        def take(item, respond):
+            taken.append(item.id)
+            not_sent.append(len(taken) - len(pipe.taken))
+            if (dice := rng.random()) < 0.1:
+                raise KuduError(ErrorCode.TABLET_NOT_FOUND, "not here")
+
+            def answer():
+                answered.append(item.id)
+                respond(tserver_pb2.WriteResponse())
+
+            if dice < 0.3:
+                answer()
+            else:
+                loop.call_later(rng.choice([0, 0.0001, 0.001, 0.002, 0.5]), answer)
+
+        served = loop.create_task(
+            serve_stream(
+                requests(),
+                pipe,
+                take=take,
+                tag_of=lambda item: item.id,
+                message_type=Response,
+                add=add,
+                in_flight_max=in_flight_max,
+            )
+        )
+        if end == "cancelled":
+            loop.call_later(rng.choice([0, 0.001, 0.01, 0.3]), served.cancel)
+        await asyncio.wait([served])
+        pipe.is_over = True
+        assert taken == sorted(taken)
+        assert max(not_sent) <= 2 * in_flight_max  # under way, and in the message that is being written
+        assert len(pipe.taken) == len(set(pipe.taken))
+        if not served.cancelled():
+            served.result()
+            assert sorted(pipe.taken) == [number for message in messages for number in message]
+        else:
+            assert end != "in order"
+        await asyncio.sleep(1)  # what was taken is answered to nobody, without harm
+        assert set(taken) >= set(answered)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    for seed in range(60):
+        sim_loop.run(story(random.Random(seed)), seed=seed)
