@@ -186,9 +186,12 @@ class Operations:
         Raises:
             KuduError: NOT_FOUND.
         """
-        locks = self._locks_of(operation_id)
+        operation = self.get(operation_id)
+        # Which tablets a table has can only be told while the table is locked.
         change = await self._committer.commit(
-            locks, lambda state: plan_cancel(state, operation_id, now_micros=self._clock.wall_micros())
+            [LockKey(LockKind.TABLE, operation.table_id)] if operation.table_id is not None else [],
+            lambda state: plan_cancel(state, operation_id, now_micros=self._clock.wall_micros()),
+            tablet_locks=lambda state: _locks_of(state, operation),
         )
         if not change.is_empty:
             _log.info("operation_ended", operation=operation_id, state="CANCELLED")
@@ -227,22 +230,18 @@ class Operations:
     def _mint(self) -> OperationId:
         return OperationId(mint_id(self._rng))
 
-    def _locks_of(self, operation_id: OperationId) -> list[LockKey]:
-        state = self._committer.require_reign().state
-        operation = state.operations.get(operation_id)
-        if operation is None:
-            raise unknown_operation(operation_id)
-        locks = [LockKey(LockKind.OPERATION, operation_id)]
-        if operation.table_id is not None:
-            locks.append(LockKey(LockKind.TABLE, operation.table_id))
-            locks += [
-                LockKey(LockKind.TABLET, tablet_id) for tablet_id in state.tablets_by_table.get(operation.table_id, ())
-            ]
-        if operation.tablet_id is not None:
-            locks.append(LockKey(LockKind.TABLET, operation.tablet_id))
-        if operation.server is not None:
-            locks.append(LockKey(LockKind.SERVER, operation.server))
-        return locks
+
+def _locks_of(state: CatalogState, operation: OperationEntry) -> list[LockKey]:
+    """Of the operation and of all that it has changed, but for its table."""
+    locks = [LockKey(LockKind.OPERATION, operation.operation_id)]
+    if operation.table_id is not None:
+        tablet_ids = state.tablets_by_table.get(operation.table_id, ())
+        locks += [LockKey(LockKind.TABLET, tablet_id) for tablet_id in tablet_ids]
+    if operation.tablet_id is not None:
+        locks.append(LockKey(LockKind.TABLET, operation.tablet_id))
+    if operation.server is not None:
+        locks.append(LockKey(LockKind.SERVER, operation.server))
+    return locks
 
 
 def require_count_target(tablet_id: str, table_name: str) -> None:
