@@ -22,8 +22,7 @@ class ReplicaLookup(Protocol):
 
         Raises:
             KuduError: TABLET_NOT_FOUND if there is no replica or only a tombstone, TABLET_NOT_RUNNING while it starts,
-            copies
-                or stops, TABLET_FAILED.
+                copies or stops, TABLET_FAILED.
         """
 
     async def start_tablet_copy(self, request: consensus_pb2.StartTabletCopyRequest) -> None:

@@ -1,9 +1,8 @@
 """`ConsensusMetadata`: term, vote and committed config on disk; the merge rules for tablet copy.
 
 Term and vote are one record in one file, so that no crash can leave the term of one with the vote of another. Flushes
-are
-coalesced: one is in flight, and whatever changes meanwhile goes into the next. What is reported durable is exactly what
-was written, which may be older than what is wanted by then.
+are coalesced: one is in flight, and whatever changes meanwhile goes into the next. What is reported durable is exactly
+what was written, which may be older than what is wanted by then.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`PeerLinks`: how UpdateConsensus travels from this server to others.
 
 A *link* leads to one server and is shared by all tablets that the two servers have in common. There are two kinds,
-which
-differ in nothing but speed: a long-lived stream, where all requests that wait when the stream is free share one
+which differ in nothing but speed: a long-lived stream, where all requests that wait when the stream is free share one
 message, and unary calls.
 
 What grpcio's streams ask for, and why the stream link is built as it is:

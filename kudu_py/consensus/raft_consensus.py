@@ -96,6 +96,9 @@ class RaftConsensus:
     """One replica of one tablet's group.
 
     All methods are for the event loop that it was created on. Those that are not `async` do not wait.
+
+    Attributes:
+        peer_requests: takes what other replicas of the group ask of this one.
     """
 
     def __init__(

@@ -5,8 +5,8 @@ raise `KuduError` and never touch the gRPC context but to hand it to `serve_stre
 simulated network.
 
 For writers of servicers: a call is cancelled when its client gives up. Whatever must outlive it (a round that was
-    appended) is
-awaited as `await asyncio.shield(future)`: cancelling a task that awaits a bare future cancels that future too.
+appended) is awaited as `await asyncio.shield(future)`: cancelling a task that awaits a bare future cancels that future
+too.
 """
 
 from __future__ import annotations
