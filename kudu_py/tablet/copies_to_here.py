@@ -124,6 +124,12 @@ class CopiesToHere:
         try:
             with self._hosted.transition(tablet_id, "being copied"):
                 require_obedience(order, await self._local(tablet_id))
+                if self._hosted.is_stopping:  # since then; whoever ends all copies would not find this one
+                    raise KuduError(
+                        ErrorCode.SHUTTING_DOWN,
+                        f"server {self._context.uuid} is stopping",
+                        verdict=Verdict.TRY_LATER,
+                    )
                 target = self._targets[tablet_id] = CopyTarget(order, self._hosted.tombstones.get(tablet_id))
                 self._errors.pop(tablet_id, None)
                 begun.set_result(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,10 @@ from kudu_py.pb import consensus_pb2
 from kudu_py.tablet.manager import DeleteType
 from kudu_py.tablet.metadata import DataState
 from kudu_py.tablet.tablet_replica import ReplicaState
-from kudu_py.testing.copy_rig import DIRECTORIES, OrderRig
+from kudu_py.testing.copy_rig import DIRECTORIES, OPTIONS, SMALL_PIECES, OrderRig
 from kudu_py.testing.refusals import refusal
 from kudu_py.testing.sim_disk import Fault, Operation
+from kudu_py.testing.waiting import wait_until
 
 Simulate = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -173,6 +175,27 @@ def test_a_server_that_stops_or_loses_power_during_a_copy_finds_a_tombstone_and_
     for seed in range(1, 8):
         for ends in ("stop", "crash"):
             simulate(attempt(seed, ends))
+
+
+def test_a_server_that_stops_begins_no_copy_that_it_was_just_ordered(simulate: Simulate):
+    """It would wait for its end, which may be hours away."""
+
+    async def main() -> None:
+        rig = await OrderRig.start(options=replace(OPTIONS, copy=replace(SMALL_PIECES, bytes_per_s=10)))
+        request = await rig.request()
+        manager = rig.target.manager
+        ordered = asyncio.create_task(manager.start_tablet_copy(request))
+        await wait_until(lambda: rig.tablet_id in manager._hosted.changing, step_s=0.000_001)
+        assert not manager._copies._targets, "it is still being looked at what is here"
+        before = asyncio.get_running_loop().time()
+        await rig.target.stop()
+        assert asyncio.get_running_loop().time() - before < 1.0
+        assert (await refusal(ordered)).code is ErrorCode.SHUTTING_DOWN
+        await rig.target.restart()
+        assert rig.target.manager.tombstones() == rig.target.manager.replicas() == []
+        await rig.group.stop()
+
+    simulate(main())
 
 
 def test_a_power_cut_at_any_step_of_a_copy_ends_in_a_tombstone_or_a_replica(simulate: Simulate):
