@@ -6,20 +6,14 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from kudu_py.common.errors import ErrorCode, KuduError
 from kudu_py.common.ids import ServerId, mint_id
-from kudu_py.consensus.core.model import RaftOptions
-from kudu_py.consensus.options import ConsensusOptions
-from kudu_py.daemon.surroundings import Surroundings
-from kudu_py.env.workers import InlineWorkers
 from kudu_py.master.catalog.options import CatalogOptions
-from kudu_py.master.master import Master, MasterSettings
 from kudu_py.pb import (
     common_pb2,
     consensus_pb2,
@@ -30,81 +24,10 @@ from kudu_py.pb import (
     tserver_pb2,
 )
 from kudu_py.rpc.call import call
-from kudu_py.tablet.context import ReplicaOptions
-from kudu_py.tablet.directories import ReplicaDirectories
 from kudu_py.testing import sim_loop
-from kudu_py.testing.sim_clock import SimClock
-from kudu_py.testing.sim_disk import SimDisk, SimDiskThreads
-from kudu_py.testing.sim_network import SimNetwork, SimServer
+from kudu_py.testing.sim_master import TESTING_SETTINGS, SimMaster
+from kudu_py.testing.sim_network import SimNetwork
 from kudu_py.testing.waiting import wait_until
-
-REPLICA_OPTIONS = ReplicaOptions(consensus=ConsensusOptions(raft=RaftOptions(check_invariants=True)))
-
-
-@dataclass(eq=False)
-class MasterNode:
-    """One master process after another, on one disk."""
-
-    uuid: ServerId
-    address: str
-    disk: SimDisk
-    network: SimNetwork
-    clock: SimClock
-    rng: random.Random
-    options: CatalogOptions
-    master_addresses: tuple[str, ...] = ()
-    fatal: list[BaseException] = field(default_factory=list)
-    master: Master | None = None
-    server: SimServer | None = None
-    threads: SimDiskThreads | None = None
-
-    @property
-    def running(self) -> Master:
-        assert self.master is not None
-        return self.master
-
-    async def start(self) -> None:
-        if self.disk.is_crashed:
-            self.disk.restart()
-        self.threads = SimDiskThreads(self.disk, self.rng)
-        self.master = Master(
-            Surroundings(
-                uuid=self.uuid,
-                address=self.address,
-                software_version="test",
-                start_number=self.clock.wall_micros(),
-                start_time_micros=self.clock.wall_micros(),
-                directories=ReplicaDirectories("/data"),
-                threads=self.threads,
-                workers=InlineWorkers(),
-                dialer=self.network.dialer(self.address),
-                clock=self.clock,
-                rng=self.rng,
-                registry=CollectorRegistry(),
-                on_fatal=self.fatal.append,
-            ),
-            MasterSettings(master_addresses=self.master_addresses, replica=REPLICA_OPTIONS, catalog=self.options),
-        )
-        self.server = self.network.server(self.address, self.uuid)
-        self.master.add_services(self.server)
-        await self.server.start()
-        await self.master.start()
-
-    async def stop(self) -> None:
-        assert self.server is not None
-        await self.server.stop()
-        await self.running.stop()
-        self.master = None
-
-    async def crash(self) -> None:
-        """Power is cut."""
-        if not self.disk.is_crashed:
-            self.disk.power_cut()
-        self.network.kill(self.address)
-        master, self.master = self.running, None
-        await master.fall_silent()
-        for _, consensus in master.manager.consensus_all():
-            await consensus.stop()
 
 
 @dataclass(eq=False)
@@ -169,7 +92,7 @@ class ScriptedServer(tserver_admin_pb2_grpc.TabletServerAdminServiceServicer):
         if refusal is not None:
             raise refusal
 
-    async def heartbeat(self, master: MasterNode, *, full: bool = True) -> master_pb2.TSHeartbeatResponse:
+    async def heartbeat(self, master: SimMaster, *, full: bool = True) -> master_pb2.TSHeartbeatResponse:
         """With a report of all that it has."""
         self.sequence += 1
         request = master_pb2.TSHeartbeatRequest(
@@ -193,32 +116,21 @@ class World:
         self.network = SimNetwork(self.rng)
         addresses = tuple(f"master-{n}:7051" for n in range(masters))
         self.options = options or CatalogOptions()
-        self.masters: list[MasterNode] = []
+        self.masters: list[SimMaster] = []
         for address in addresses:
             self.add_master(address, addresses if masters > 1 else ())
         self.servers: list[ScriptedServer] = []
         self._beating: asyncio.Task[None] | None = None
 
-    def add_master(self, address: str, addresses: tuple[str, ...]) -> MasterNode:
+    def add_master(self, address: str, addresses: tuple[str, ...]) -> SimMaster:
         """One that does not run yet."""
-        disk = SimDisk(self.rng)
-        disk.make_dir("/data")
-        disk.sync_dir("/")
-        node = MasterNode(
-            uuid=ServerId(mint_id(self.rng)),
-            address=address,
-            disk=disk,
-            network=self.network,
-            clock=SimClock(),
-            rng=random.Random(self.rng.getrandbits(64)),
-            options=self.options,
-            master_addresses=addresses,
-        )
+        settings = replace(TESTING_SETTINGS, catalog=self.options)
+        node = SimMaster.make(self.network, address, master_addresses=addresses, settings=settings)
         self.masters.append(node)
         return node
 
     @property
-    def master(self) -> MasterNode:
+    def master(self) -> SimMaster:
         """The only one."""
         (master,) = self.masters
         return master
@@ -232,7 +144,7 @@ class World:
         if beats:
             self._beating = asyncio.create_task(self._beat())
             await self.wait_until(
-                lambda: all(len(m.running.registry.servers) == servers for m in self.masters if m.master)
+                lambda: all(len(m.process.registry.servers) == servers for m in self.masters if m.running)
             )
 
     async def add_server(self, n: int) -> ScriptedServer:
@@ -249,7 +161,7 @@ class World:
         while True:
             for server in self.servers:
                 for master in self.masters:
-                    if master.master is not None:
+                    if master.running is not None:
                         with contextlib.suppress(KuduError):
                             await server.heartbeat(master)
             await asyncio.sleep(0.5)
@@ -258,11 +170,11 @@ class World:
         if self._beating is not None:
             self._beating.cancel()
         for master in self.masters:
-            if master.master is not None:
+            if master.running is not None:
                 await master.stop()
             assert master.fatal == []
 
-    async def call(self, master: MasterNode, method: str, request: Any, *, timeout_s: float = 20.0) -> Any:
+    async def call(self, master: SimMaster, method: str, request: Any, *, timeout_s: float = 20.0) -> Any:
         """A call of MasterService, from outside."""
         stub = master_pb2_grpc.MasterServiceStub(self.network.dialer("client:1").channel(master.address))
         return await call(getattr(stub, method)(request, timeout=timeout_s), address=master.address, wrote=True)
@@ -273,12 +185,12 @@ class World:
             await self.call(await self.reigning(), "CreateTable", create_request(name, buckets, num_replicas, **fields))
         ).table_id
 
-    async def reigning(self) -> MasterNode:
+    async def reigning(self) -> SimMaster:
         """Waits for a master that leads and has its catalog ready."""
-        await self.wait_until(lambda: any(m.master is not None and m.master.committer.reign for m in self.masters))
+        await self.wait_until(lambda: any(m.running is not None and m.process.committer.reign for m in self.masters))
         return max(
-            (m for m in self.masters if m.master is not None and m.master.committer.reign),
-            key=lambda m: m.running.committer.require_reign().term,
+            (m for m in self.masters if m.running is not None and m.process.committer.reign),
+            key=lambda m: m.process.committer.require_reign().term,
         )
 
     async def wait_until(self, holds: Callable[[], Any], timeout_s: float = 120.0) -> None:

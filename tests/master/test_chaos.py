@@ -56,7 +56,7 @@ class Oracle:
         present = {table.name for table in answer.tables}
         for name, allowed in self.may_be.items():
             assert (name in present) in allowed, f"{name}: {name in present}, but may be {allowed}"
-        assert await node.running.sys_catalog.load() == node.running.committer.require_reign().state
+        assert await node.process.sys_catalog.load() == node.process.committer.require_reign().state
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -71,7 +71,7 @@ def test_acknowledged_changes_hold_through_power_cuts(simulate, masters, seed):
             victim = rng.choice(world.masters)
             await victim.crash()
             await asyncio.sleep(rng.uniform(0.0, 2.0))
-            await victim.start()
+            await victim.restart()
         await asyncio.sleep(3)
         client.cancel()
         with contextlib.suppress(asyncio.CancelledError):

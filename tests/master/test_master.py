@@ -14,11 +14,11 @@ from kudu_py.tablet import quarantine
 
 
 def state(node):
-    return node.running.committer.require_reign().state
+    return node.process.committer.require_reign().state
 
 
 async def loaded(node):
-    return await node.running.sys_catalog.load()
+    return await node.process.sys_catalog.load()
 
 
 async def refused(awaitable, code) -> KuduError:
@@ -43,7 +43,7 @@ def test_the_first_leader_mints_the_cluster_id_and_it_stays(simulate):
         first = state(world.master).cluster
         assert first is not None
         await world.master.stop()
-        await world.master.start()
+        await world.master.restart()
         await world.reigning()
         assert state(world.master).cluster == first
 
@@ -89,7 +89,7 @@ def test_everything_acknowledged_survives_a_power_cut(simulate):
         await until_done(world, "t0")
         await world.call(world.master, "DeleteTable", master_pb2.DeleteTableRequest(table_name="t1"))
         await world.master.crash()
-        await world.master.start()
+        await world.master.restart()
         await world.reigning()
         assert sorted(state(world.master).ids_by_name) == ["t0", "t2"]
         await until_done(world, "t2")
@@ -156,7 +156,7 @@ def test_a_deletion_is_carried_on_by_the_next_process(simulate):
             server.refusals += [KuduError(ErrorCode.SERVER_TOO_BUSY, "no", verdict=Verdict.TRY_LATER)] * 2
         await world.call(world.master, "DeleteTable", master_pb2.DeleteTableRequest(table_name="t"))
         await world.master.crash()
-        await world.master.start()
+        await world.master.restart()
         await world.wait_until(
             lambda: all(replica.data_state == 2 for server in world.servers for replica in server.replicas.values())
         )
@@ -297,7 +297,7 @@ def test_a_table_entry_larger_than_a_cell_survives(simulate):
         await world.create("wide", schema=common_pb2.Schema(columns=columns, key_count=1))
         before = state(world.master)
         await world.master.crash()
-        await world.master.start()
+        await world.master.restart()
         await world.reigning()
         assert state(world.master).table_by_name("wide") == before.table_by_name("wide")
 
@@ -430,8 +430,8 @@ class TestSeveralMasters:
                 leader = await world.reigning()
                 await leader.crash()
                 await world.reigning()
-                await leader.start()
-                await world.wait_until(lambda leader=leader: len(leader.running.registry.servers) == 3)
+                await leader.restart()
+                await world.wait_until(lambda leader=leader: len(leader.process.registry.servers) == 3)
             for name in names:
                 await until_done(world, name)
             node = await world.reigning()
@@ -458,7 +458,7 @@ class TestSeveralMasters:
                     world.network.cut(old.address, node.address)
             request = master_pb2.ListTablesRequest()
             stale = asyncio.create_task(world.call(old, "ListTables", request, timeout_s=30.0))
-            await world.wait_until(lambda: any(n is not old and n.running.committer.reign for n in world.masters))
+            await world.wait_until(lambda: any(n is not old and n.process.committer.reign for n in world.masters))
             node = await world.reigning()
             assert node is not old
             await world.call(
@@ -482,7 +482,7 @@ class TestSeveralMasters:
             other = world.add_master("stranger:7051", (world.master.address,))
             with pytest.raises(KuduError, match="--master_addresses must name each master once"):
                 await other.start()
-            await other.running.stop()
+            await other.process.stop()
             world.masters.remove(other)
 
         simulate(story, servers=0, beats=False)
@@ -495,12 +495,12 @@ def test_checkpoints_and_compactions_keep_everything(simulate):
             await until_done(world, f"t{n}")
             if n % 2:
                 await world.call(world.master, "DeleteTable", master_pb2.DeleteTableRequest(table_name=f"t{n}"))
-            replica = world.master.running.manager.replica("0" * 32)
+            replica = world.master.process.manager.replica("0" * 32)
             assert await replica.checkpointer.flush()
             await replica.checkpointer.compact()
         before = state(world.master)
         await world.master.crash()
-        await world.master.start()
+        await world.master.restart()
         await world.reigning()
         assert state(world.master) == before
 
@@ -514,7 +514,7 @@ def test_the_log_of_the_sys_catalog_is_kept_small_by_itself(simulate, monkeypatc
         for n in range(10):
             await world.create(f"t{n}", buckets=4)
         await asyncio.sleep(25)
-        replica = world.master.running.manager.replica("0" * 32)
+        replica = world.master.process.manager.replica("0" * 32)
         assert replica.superblock.checkpoint.index > 10
 
     simulate(story)
@@ -522,7 +522,7 @@ def test_the_log_of_the_sys_catalog_is_kept_small_by_itself(simulate, monkeypatc
 
 def test_what_waits_in_a_masters_quarantine_goes_in_time(simulate):
     async def story(world):
-        context = world.master.running.manager.context
+        context = world.master.process.manager.context
         disk, directories = context.threads.disk, context.directories
         quarantine.open_directory(disk, directories, SYS_CATALOG_TABLET_ID, quarantine.QuarantineKind.DELETED, 0)
         await asyncio.sleep(40)
@@ -541,7 +541,7 @@ def test_a_master_whose_catalog_turns_out_damaged_ends_and_names_the_damage(simu
         from kudu_py.master.pages import MasterPages
 
         await world.create("t1")
-        master = world.master.running
+        master = world.master.process
         replica = master.manager.replica("0" * 32)
         if found_by == "a read":
             replica.fail(damage())
@@ -565,7 +565,7 @@ def test_a_master_whose_catalog_turns_out_damaged_ends_and_names_the_damage(simu
 
 def test_old_entries_of_the_catalog_are_flushed_as_a_tablet_servers_rows_are(simulate):
     async def story(world):
-        replica = world.master.running.manager.replica("0" * 32)
+        replica = world.master.process.manager.replica("0" * 32)
         columns = [common_pb2.ColumnSchema(name="key", type=common_pb2.INT64)] + [
             common_pb2.ColumnSchema(name=f"c{n}", type=common_pb2.INT64, nullable=True, comment="c" * 250)
             for n in range(299)
@@ -586,7 +586,7 @@ def test_the_page_of_a_table_says_what_the_table_is(simulate):
         from kudu_py.master.pages import MasterPages
 
         await world.create("metrics", buckets=2)
-        pages = MasterPages(world.master.running, world.master.clock)
+        pages = MasterPages(world.master.process, world.master.clock)
         sections = {section.title: section for section in pages.table({"name": "metrics"})}
         rows = {title: [dict(zip(s.columns, row, strict=True)) for row in s.rows] for title, s in sections.items()}
         (table,) = rows["Table"]

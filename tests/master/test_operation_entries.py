@@ -15,15 +15,15 @@ from kudu_py.master.catalog.entries import (
 
 
 def state(world):
-    return world.master.running.committer.require_reign().state
+    return world.master.process.committer.require_reign().state
 
 
 async def reloaded(world):
-    return await world.master.running.sys_catalog.load()
+    return await world.master.process.sys_catalog.load()
 
 
 async def commit(world, change: CatalogChange) -> None:
-    await world.master.running.committer.commit([], lambda state: change)
+    await world.master.process.committer.commit([], lambda state: change)
 
 
 def test_operations_of_every_kind_and_modes_survive_a_restart(simulate):
@@ -52,7 +52,7 @@ def test_operations_of_every_kind_and_modes_survive_a_restart(simulate):
         await commit(world, CatalogChange(operations=operations, servers=modes))
         before = state(world)
         await world.master.crash()
-        await world.master.start()
+        await world.master.restart()
         await world.reigning()
         assert state(world) == before
         assert tuple(before.operations.values()) == operations
