@@ -248,6 +248,7 @@ def encode_operation(entry: OperationEntry) -> bytes:
         by_admin=entry.by_admin,
         previous_wanted_voters={str(tablet_id): count for tablet_id, count in entry.previous_wanted_voters.items()},
         previous_num_replicas=entry.previous_num_replicas,
+        previous_mode=_MODE_TO_PB[entry.previous_mode],
     ).SerializeToString(deterministic=True)
 
 
@@ -272,6 +273,7 @@ def decode_operation(operation_id: str, encoded: bytes) -> OperationEntry:
             error=message.error,
             previous_wanted_voters={TabletId(i): count for i, count in message.previous_wanted_voters.items()},
             previous_num_replicas=message.previous_num_replicas,
+            previous_mode=_MODE_FROM_PB.get(message.previous_mode, TabletServerMode.NORMAL),
         )
 
 

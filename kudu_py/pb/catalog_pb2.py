@@ -27,7 +27,7 @@ from kudu_py.pb import consensus_pb2 as kudu__py_dot_pb_dot_consensus__pb2
 from kudu_py.pb import master_pb2 as kudu__py_dot_pb_dot_master__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kudu_py/pb/catalog.proto\x12\x0fkudu.catalog.v1\x1a\x17kudu_py/pb/common.proto\x1a\x1akudu_py/pb/consensus.proto\x1a\x17kudu_py/pb/master.proto\"\x9f\x02\n\rSysTableEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.kudu.master.v1.TableState\x12&\n\x06schema\x18\x03 \x01(\x0b\x32\x16.kudu.common.v1.Schema\x12\x39\n\x10partition_schema\x18\x04 \x01(\x0b\x32\x1f.kudu.common.v1.PartitionSchema\x12\x14\n\x0cnum_replicas\x18\x05 \x01(\r\x12\x16\n\x0enext_column_id\x18\x06 \x01(\r\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x0f\n\x07\x63omment\x18\x08 \x01(\t\x12\x16\n\x0e\x63reated_micros\x18\t \x01(\x04\x12\x0c\n\x04note\x18\n \x01(\t\"\x86\x02\n\x0eSysTabletEntry\x12\x10\n\x08table_id\x18\x01 \x01(\t\x12,\n\tpartition\x18\x02 \x01(\x0b\x32\x19.kudu.common.v1.Partition\x12\x31\n\x05state\x18\x03 \x01(\x0e\x32\".kudu.master.v1.CatalogTabletState\x12-\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x1d.kudu.consensus.v1.RaftConfig\x12\x0c\n\x04seen\x18\x05 \x03(\t\x12\x0c\n\x04note\x18\x06 \x01(\t\x12\x15\n\rwanted_voters\x18\x07 \x01(\r\x12\x1f\n\x17\x63hanged_by_admin_micros\x18\x08 \x01(\x04\"\\\n\x14SysTabletServerEntry\x12.\n\x04mode\x18\x01 \x01(\x0e\x32 .kudu.master.v1.TabletServerMode\x12\x14\n\x0csince_micros\x18\x02 \x01(\x04\"\xe8\x03\n\x11SysOperationEntry\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.kudu.master.v1.OperationKind\x12.\n\x05state\x18\x02 \x01(\x0e\x32\x1f.kudu.master.v1.Operation.State\x12\x11\n\ttablet_id\x18\x03 \x01(\t\x12\x10\n\x08table_id\x18\x04 \x01(\t\x12\x14\n\x0c\x66rom_ts_uuid\x18\x05 \x01(\t\x12\x12\n\nto_ts_uuid\x18\x06 \x01(\t\x12\x0f\n\x07ts_uuid\x18\x07 \x01(\t\x12\r\n\x05\x63ount\x18\x08 \x01(\r\x12\x16\n\x0e\x63reated_micros\x18\t \x01(\x04\x12\x14\n\x0c\x65nded_micros\x18\n \x01(\x04\x12\r\n\x05\x65rror\x18\x0b \x01(\t\x12\x10\n\x08\x62y_admin\x18\x0c \x01(\x08\x12\\\n\x16previous_wanted_voters\x18\r \x03(\x0b\x32<.kudu.catalog.v1.SysOperationEntry.PreviousWantedVotersEntry\x12\x1d\n\x15previous_num_replicas\x18\x0e \x01(\r\x1a;\n\x19PreviousWantedVotersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"=\n\x0fSysClusterEntry\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63reated_micros\x18\x02 \x01(\x04*p\n\x0cSysEntryType\x12\x1a\n\x16UNKNOWN_SYS_ENTRY_TYPE\x10\x00\x12\t\n\x05TABLE\x10\x01\x12\n\n\x06TABLET\x10\x02\x12\x11\n\rTABLET_SERVER\x10\x06\x12\x0b\n\x07\x43LUSTER\x10\x07\x12\r\n\tOPERATION\x10\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kudu_py/pb/catalog.proto\x12\x0fkudu.catalog.v1\x1a\x17kudu_py/pb/common.proto\x1a\x1akudu_py/pb/consensus.proto\x1a\x17kudu_py/pb/master.proto\"\x9f\x02\n\rSysTableEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.kudu.master.v1.TableState\x12&\n\x06schema\x18\x03 \x01(\x0b\x32\x16.kudu.common.v1.Schema\x12\x39\n\x10partition_schema\x18\x04 \x01(\x0b\x32\x1f.kudu.common.v1.PartitionSchema\x12\x14\n\x0cnum_replicas\x18\x05 \x01(\r\x12\x16\n\x0enext_column_id\x18\x06 \x01(\r\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x0f\n\x07\x63omment\x18\x08 \x01(\t\x12\x16\n\x0e\x63reated_micros\x18\t \x01(\x04\x12\x0c\n\x04note\x18\n \x01(\t\"\x86\x02\n\x0eSysTabletEntry\x12\x10\n\x08table_id\x18\x01 \x01(\t\x12,\n\tpartition\x18\x02 \x01(\x0b\x32\x19.kudu.common.v1.Partition\x12\x31\n\x05state\x18\x03 \x01(\x0e\x32\".kudu.master.v1.CatalogTabletState\x12-\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\x1d.kudu.consensus.v1.RaftConfig\x12\x0c\n\x04seen\x18\x05 \x03(\t\x12\x0c\n\x04note\x18\x06 \x01(\t\x12\x15\n\rwanted_voters\x18\x07 \x01(\r\x12\x1f\n\x17\x63hanged_by_admin_micros\x18\x08 \x01(\x04\"\\\n\x14SysTabletServerEntry\x12.\n\x04mode\x18\x01 \x01(\x0e\x32 .kudu.master.v1.TabletServerMode\x12\x14\n\x0csince_micros\x18\x02 \x01(\x04\"\xa1\x04\n\x11SysOperationEntry\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.kudu.master.v1.OperationKind\x12.\n\x05state\x18\x02 \x01(\x0e\x32\x1f.kudu.master.v1.Operation.State\x12\x11\n\ttablet_id\x18\x03 \x01(\t\x12\x10\n\x08table_id\x18\x04 \x01(\t\x12\x14\n\x0c\x66rom_ts_uuid\x18\x05 \x01(\t\x12\x12\n\nto_ts_uuid\x18\x06 \x01(\t\x12\x0f\n\x07ts_uuid\x18\x07 \x01(\t\x12\r\n\x05\x63ount\x18\x08 \x01(\r\x12\x16\n\x0e\x63reated_micros\x18\t \x01(\x04\x12\x14\n\x0c\x65nded_micros\x18\n \x01(\x04\x12\r\n\x05\x65rror\x18\x0b \x01(\t\x12\x10\n\x08\x62y_admin\x18\x0c \x01(\x08\x12\\\n\x16previous_wanted_voters\x18\r \x03(\x0b\x32<.kudu.catalog.v1.SysOperationEntry.PreviousWantedVotersEntry\x12\x1d\n\x15previous_num_replicas\x18\x0e \x01(\r\x12\x37\n\rprevious_mode\x18\x0f \x01(\x0e\x32 .kudu.master.v1.TabletServerMode\x1a;\n\x19PreviousWantedVotersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\"=\n\x0fSysClusterEntry\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63reated_micros\x18\x02 \x01(\x04*p\n\x0cSysEntryType\x12\x1a\n\x16UNKNOWN_SYS_ENTRY_TYPE\x10\x00\x12\t\n\x05TABLE\x10\x01\x12\n\n\x06TABLET\x10\x02\x12\x11\n\rTABLET_SERVER\x10\x06\x12\x0b\n\x07\x43LUSTER\x10\x07\x12\r\n\tOPERATION\x10\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SYSOPERATIONENTRY_PREVIOUSWANTEDVOTERSENTRY']._loaded_options = None
   _globals['_SYSOPERATIONENTRY_PREVIOUSWANTEDVOTERSENTRY']._serialized_options = b'8\001'
-  _globals['_SYSENTRYTYPE']._serialized_start=1326
-  _globals['_SYSENTRYTYPE']._serialized_end=1438
+  _globals['_SYSENTRYTYPE']._serialized_start=1383
+  _globals['_SYSENTRYTYPE']._serialized_end=1495
   _globals['_SYSTABLEENTRY']._serialized_start=124
   _globals['_SYSTABLEENTRY']._serialized_end=411
   _globals['_SYSTABLETENTRY']._serialized_start=414
@@ -45,9 +45,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SYSTABLETSERVERENTRY']._serialized_start=678
   _globals['_SYSTABLETSERVERENTRY']._serialized_end=770
   _globals['_SYSOPERATIONENTRY']._serialized_start=773
-  _globals['_SYSOPERATIONENTRY']._serialized_end=1261
-  _globals['_SYSOPERATIONENTRY_PREVIOUSWANTEDVOTERSENTRY']._serialized_start=1202
-  _globals['_SYSOPERATIONENTRY_PREVIOUSWANTEDVOTERSENTRY']._serialized_end=1261
-  _globals['_SYSCLUSTERENTRY']._serialized_start=1263
-  _globals['_SYSCLUSTERENTRY']._serialized_end=1324
+  _globals['_SYSOPERATIONENTRY']._serialized_end=1318
+  _globals['_SYSOPERATIONENTRY_PREVIOUSWANTEDVOTERSENTRY']._serialized_start=1259
+  _globals['_SYSOPERATIONENTRY_PREVIOUSWANTEDVOTERSENTRY']._serialized_end=1318
+  _globals['_SYSCLUSTERENTRY']._serialized_start=1320
+  _globals['_SYSCLUSTERENTRY']._serialized_end=1381
 # @@protoc_insertion_point(module_scope)

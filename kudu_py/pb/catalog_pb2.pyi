@@ -230,6 +230,7 @@ class SysOperationEntry(_message.Message):
     BY_ADMIN_FIELD_NUMBER: _builtins.int
     PREVIOUS_WANTED_VOTERS_FIELD_NUMBER: _builtins.int
     PREVIOUS_NUM_REPLICAS_FIELD_NUMBER: _builtins.int
+    PREVIOUS_MODE_FIELD_NUMBER: _builtins.int
     kind: _master_pb2.OperationKind.ValueType
     state: _master_pb2.Operation.State.ValueType
     """PENDING and RUNNING are told apart by reports."""
@@ -245,9 +246,12 @@ class SysOperationEntry(_message.Message):
     by_admin: _builtins.bool
     """Asked for by an administrator, not by the rebalancer."""
     previous_num_replicas: _builtins.int
+    previous_mode: _master_pb2.TabletServerMode.ValueType
     @_builtins.property
     def previous_wanted_voters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """What it changed when it began, to be put back if it is cancelled: wanted_voters by tablet id, and the table's num_replicas."""
+        """What it changed when it began, to be put back if it is cancelled: wanted_voters by tablet id, the table's num_replicas,
+        the mode of the tablet server (NORMAL if it is not set).
+        """
 
     def __init__(
         self,
@@ -266,10 +270,11 @@ class SysOperationEntry(_message.Message):
         by_admin: _builtins.bool = ...,
         previous_wanted_voters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         previous_num_replicas: _builtins.int = ...,
+        previous_mode: _master_pb2.TabletServerMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_admin", b"by_admin", "count", b"count", "created_micros", b"created_micros", "ended_micros", b"ended_micros", "error", b"error", "from_ts_uuid", b"from_ts_uuid", "kind", b"kind", "previous_num_replicas", b"previous_num_replicas", "previous_wanted_voters", b"previous_wanted_voters", "state", b"state", "table_id", b"table_id", "tablet_id", b"tablet_id", "to_ts_uuid", b"to_ts_uuid", "ts_uuid", b"ts_uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_admin", b"by_admin", "count", b"count", "created_micros", b"created_micros", "ended_micros", b"ended_micros", "error", b"error", "from_ts_uuid", b"from_ts_uuid", "kind", b"kind", "previous_mode", b"previous_mode", "previous_num_replicas", b"previous_num_replicas", "previous_wanted_voters", b"previous_wanted_voters", "state", b"state", "table_id", b"table_id", "tablet_id", b"tablet_id", "to_ts_uuid", b"to_ts_uuid", "ts_uuid", b"ts_uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,7 @@ def test_operations_of_every_kind_and_modes_survive_a_restart(simulate):
                 error="no",
                 previous_wanted_voters={tablet: 4},
                 previous_num_replicas=3,
+                previous_mode=TabletServerMode.MAINTENANCE,
             )
             for n, kind in enumerate(OperationKind)
         )

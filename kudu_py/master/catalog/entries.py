@@ -205,6 +205,7 @@ class OperationEntry:
         error: why it failed; for people.
         previous_wanted_voters, previous_num_replicas: what CHANGE_VOTING_REPLICA_COUNT found when it began, put back if
             it is cancelled.
+        previous_mode: what RETIRE_TABLET_SERVER found, likewise.
     """
 
     operation_id: OperationId
@@ -222,6 +223,7 @@ class OperationEntry:
     error: str = ""
     previous_wanted_voters: Mapping[TabletId, int] = field(default_factory=dict)
     previous_num_replicas: int = 0
+    previous_mode: TabletServerMode = TabletServerMode.NORMAL
 
     @property
     def is_open(self) -> bool:

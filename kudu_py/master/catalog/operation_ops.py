@@ -196,6 +196,7 @@ def plan_retire_tablet_server(
         server=server,
         count=len(tablets),
         created_micros=now_micros,
+        previous_mode=state.mode_of(server),
     )
     mode = TabletServerEntry(server, TabletServerMode.RETIRING, now_micros)
     return replace(_beginning(state, operation), servers=(mode,))
@@ -251,7 +252,7 @@ def plan_cancel(state: CatalogState, operation_id: OperationId, *, now_micros: i
     ended = operation.ended(OperationState.CANCELLED, now_micros=now_micros)
     if operation.kind is OperationKind.RETIRE_TABLET_SERVER:
         assert operation.server is not None
-        mode = TabletServerEntry(operation.server, TabletServerMode.NORMAL, now_micros)
+        mode = TabletServerEntry(operation.server, operation.previous_mode, now_micros)
         return CatalogChange(operations=(ended,), servers=(mode,))
     if operation.kind is OperationKind.MOVE_REPLICA:
         return CatalogChange(operations=(ended,))

@@ -377,6 +377,13 @@ def test_a_cancelled_retirement_gives_the_server_back(rig, make):
     assert rig.operation.state is OperationState.CANCELLED
 
 
+def test_a_cancelled_retirement_leaves_a_server_in_the_maintenance_it_was_in(rig, make):
+    rig.mode(1, TabletServerMode.MAINTENANCE)
+    rig.retire(1)
+    rig.cancel()
+    assert rig.state.mode_of(make.server(1)) is TabletServerMode.MAINTENANCE
+
+
 def test_modes_are_changed_and_refused_exactly(rig, make):
     refused(lambda: rig.mode(9, TabletServerMode.NORMAL), ErrorCode.TABLET_SERVER_NOT_FOUND)
     refused(lambda: rig.mode(1, TabletServerMode.RETIRED), ErrorCode.INVALID_ARGUMENT, "RetireTabletServer")
