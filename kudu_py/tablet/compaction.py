@@ -60,7 +60,7 @@ class CompactionOptions:
         rows_max: no output has more rows; bounds the memory for locations at 4 bytes each.
         tier_rows: rowsets below this are of one size, then the tiers grow by four.
         layers_max: fold when a rowset has more delta layers with something to fold.
-        delta_share: fold when deltas exceed this share of a rowset's rows.
+        delta_share: fold when deltas that can be folded exceed this share of a rowset's rows.
         runs_min: merge key runs when so many are of about one size (tiers grow by eight).
     """
 
@@ -97,7 +97,7 @@ def choose_rowsets(rowsets: Sequence[DiskRowSet], options: CompactionOptions, hi
         if len(layers) > options.layers_max:
             return [rowset]
         if layers:
-            deltas = sum(layer.count_of(rowset.record.row_ids) for layer in layers)
+            deltas = sum(layer.foldable(rowset.record.row_ids, history_start) for layer in layers)
             if deltas > options.delta_share * rowset.record.rows:
                 return [rowset]
     return []

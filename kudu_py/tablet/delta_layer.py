@@ -76,13 +76,19 @@ class DeltaLayer:
             self._blocks = [self._block(chunk) for chunk in range(self._file.chunk_count)]
         return self._blocks
 
-    def count_of(self, spans: Sequence[RowIdRange]) -> int:
-        """Number of deltas of row ids in these ranges."""
+    def foldable(self, spans: Sequence[RowIdRange], history_start: int) -> int:
+        """Number of deltas of row ids in these ranges that a compaction is rid of: all but deletes that are still
+        history.
+        """
         total = 0
+        keeps_deletes = self.deletes > 0 and self.record.max_timestamp > history_start
         for block in self.blocks:
             for span in spans:
                 low, high = np.searchsorted(block.row_ids, (span.first, span.first + span.count)).tolist()
                 total += high - low
+                if keeps_deletes:
+                    kept = block.deletes[low:high] & (block.timestamps[low:high] > np.uint64(history_start))
+                    total -= int(np.count_nonzero(kept))
         return total
 
     def concerns(self, spans: Sequence[RowIdRange]) -> bool:

@@ -12,7 +12,9 @@ from kudu_py.common.key_encoding import encode_key
 from kudu_py.common.predicate import Predicate, PredicateOp
 from kudu_py.common.row_batch import RowOperation
 from kudu_py.common.schema import ColumnSchema, DataType, Schema
+from kudu_py.tablet.compaction import CompactionOptions
 from kudu_py.tablet.scan_spec import ScanSpec
+from kudu_py.tablet.tablet import TabletOptions
 from kudu_py.tablet.write_result import RowErrorCode
 from kudu_py.testing.tablet_rig import SIMPLE_SCHEMA, TabletRig, batch_of
 
@@ -281,6 +283,23 @@ def test_a_snapshot_before_the_kept_history_is_refused(rig):
         rig.rows(19)
     assert caught.value.code is ErrorCode.INVALID_SNAPSHOT
     assert rig.rows(20) == [(1, 1, ""), (2, 1, "")]
+
+
+def test_rows_deleted_one_by_one_do_not_have_a_rowset_rewritten_each_time_one_of_them_is_history_no_more(tmp_path):
+    options = TabletOptions(compaction=CompactionOptions(delta_share=0.1))
+    rig = TabletRig(str(tmp_path), options=options)
+    rig.write(RowOperation.INSERT, range(100), range(100), ["x"] * 100)
+    rig.flush()
+    deleted_at = []
+    for key in range(50):
+        rig.write(RowOperation.DELETE, [key], [None], [None])
+        deleted_at.append(rig.timestamp)
+    rig.flush()
+    assert not rig.compact(history_start=deleted_at[0] - 1), "all of it is history"
+    folds = sum(rig.compact(history_start=timestamp) for timestamp in deleted_at)
+    assert 0 < folds < 10
+    assert rig.rows() == [(key, key, "x") for key in range(50, 100)]
+    assert rig.tablet.records.rowsets[0].rows < 65, "those that nobody can see are gone, but for a share"
 
 
 # -- schema ------------------------------------------------------------------------------------------------------------
