@@ -261,18 +261,18 @@ def test_a_deletion_is_finished_after_kills_at_each_of_its_steps(cluster, client
 
 
 def test_a_move_that_is_cancelled_is_put_back_and_what_it_fetched_is_used_by_the_next(cluster, client, admin):
-    tablet = make_large_table(cluster, client, admin, "cancelled")
+    tablet = make_large_table(cluster, client, admin, "cancelled", rows=ROWS_OF_A_LONG_COPY)
     before = admin.voters(tablet)
     source = next(uuid for uuid in sorted(before) if uuid != admin.leader(tablet))
     name = outside(cluster, admin, tablet)
     move = master_pb2.MoveReplicaRequest(tablet_id=tablet, from_ts_uuid=source, to_ts_uuid=cluster.daemon(name).uuid)
     cluster.kill(name)
     since = cluster.log_end(name)
-    cluster.revive(name, "--tablet_copy_bytes_per_s=500000")
+    cluster.revive(name, "--tablet_copy_bytes_per_s=750000")
     cluster.wait_serving(name)
     with WriteWorkload(cluster.masters, "cancelled", pause_s=0.1) as workload:
         operation_id = admin.master().MoveReplica(move, timeout=10.0).operation_id
-        # The smallest file comes first, and the largest takes much longer than the masters' patience.
+        # A tenth of it is here; the rest takes several times as long as the masters wait before they ask for an end.
         cluster.wait_for_event(name, "copy_file_fetched", since=since, tablet=tablet)
         cancel = master_pb2.CancelOperationRequest(operation_id=operation_id)
         state = admin.master().CancelOperation(cancel, timeout=20.0).operation.state
@@ -289,4 +289,4 @@ def test_a_move_that_is_cancelled_is_put_back_and_what_it_fetched_is_used_by_the
     fetched = cluster.wait_for_event(name, "copy_fetched", since=since, tablet=tablet)
     assert fetched["resumed_bytes"] > 0
     require_nothing_fetched_twice(cluster, name, tablet)
-    check(cluster, workload, client, "cancelled")
+    check(cluster, workload, client, "cancelled", loaded=ROWS_OF_A_LONG_COPY)
