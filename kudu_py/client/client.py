@@ -539,6 +539,7 @@ class KuduClient:
         chosen = await choose_snapshot(
             tablets,
             cache=self.cache,
+            locator=self,
             dialer=self._dialer,
             deadline=deadline,
             attempt_timeout_s=min(1.0, self.options.attempt_timeout_s),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from kudu_py.client.location_cache import LocationCache, Tablet
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
@@ -18,8 +19,17 @@ from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.rpc.retry import Deadline
 
+_GONE = frozenset({ErrorCode.NOT_FOUND, ErrorCode.TABLE_NOT_FOUND})
 _GRACE_S = 0.1
 """How long slower servers are waited for once a majority of each tablet's replicas has answered."""
+
+
+class Locator(Protocol):
+    """What is needed of the client to find tablets again."""
+
+    async def refresh_tablet(self, tablet_id: str) -> None:
+        """Asks the master where the tablet is; KuduError NOT_FOUND if its table was deleted, others if it cannot
+        tell."""
 
 
 def lacks_majority(tablets: Sequence[Tablet], told: Mapping[str, int]) -> Tablet | None:
@@ -39,6 +49,7 @@ async def choose_snapshot(
     tablets: Sequence[Tablet],
     *,
     cache: LocationCache,
+    locator: Locator,
     dialer: Dialer,
     deadline: Deadline,
     attempt_timeout_s: float,
@@ -46,8 +57,11 @@ async def choose_snapshot(
 ) -> int:
     """The largest clock of the servers that host the tablets, and at least `floor`.
 
+    Where too few answer, the tablet may have moved: the master is asked, and then its new servers.
+
     Raises:
-        KuduError: UNAVAILABLE that names a tablet of which too few replicas answered until the deadline.
+        KuduError: TABLE_NOT_FOUND: there is no such tablet any more; UNAVAILABLE that names a tablet of which too few
+            replicas answered until the deadline.
     """
     told: dict[str, int] = {}
     pause_s = 0.05
@@ -84,8 +98,15 @@ async def choose_snapshot(
                 f"{', '.join(replica.address for replica in voters) or 'none is known'}",
                 verdict=Verdict.TRY_LATER,
             )
-        await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, 0.5)
+        try:
+            await locator.refresh_tablet(missing.tablet_id)
+        except KuduError as refused:
+            if refused.code in _GONE:
+                raise
+        moved = cache.tablet(missing.tablet_id)
+        if moved is None or moved.config_index == missing.config_index:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.5)
 
 
 async def _ask(dialer: Dialer, address: str, timeout_s: float) -> int | None:
