@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,8 +29,53 @@ def cluster(tmp_path_factory):
         yield started
 
 
+class Jvm(subprocess.Popen):
+    """Spark's JVM, whose end while it starts is an error that tells its exit status and what it said.
+
+    PySpark tells neither, and waits for ever for one that ended with status 0.
+    """
+
+    log: Path
+    is_started = False
+
+    def __init__(self, command, **options):
+        with self.log.open("ab") as log:
+            super().__init__(command, **(options | {"stdout": log, "stderr": log}))
+
+    def poll(self):
+        status = super().poll()
+        if status is not None and not self.is_started:
+            self.stdin.close()
+            raise RuntimeError(f"Spark's JVM ended with status {status} while it started; it said: {self.said()}")
+        return status
+
+    @classmethod
+    def said(cls):
+        return cls.log.read_text(errors="replace")[-4000:].strip() or "nothing"
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory):
+def starting_jvm():
+    """A context in which PySpark starts its JVM as a `Jvm`; what it says goes to a file in the given directory."""
+
+    @contextlib.contextmanager
+    def starting(directory):
+        kind = type("JvmHere", (Jvm,), {"log": directory / "jvm.log"})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pyspark.java_gateway.Popen", kind)
+            try:
+                yield kind
+            except Exception as error:
+                # It may have died behind the point up to which PySpark watches it.
+                error.add_note(f"Spark's JVM said: {kind.said() if kind.log.exists() else 'nothing'}")
+                raise
+        kind.is_started = True
+
+    return starting
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory, starting_jvm):
     """Two cores, each task tried four times, as on a real cluster."""
     from pyspark.sql import SparkSession
 
@@ -49,7 +97,9 @@ def spark(tmp_path_factory):
         "spark.log.level": "ERROR",
     }.items():
         builder = builder.config(name, value)
-    session = spark_connector.configure(builder).getOrCreate()
+    with starting_jvm(directory) as jvm:
+        session = spark_connector.configure(builder).getOrCreate()
+    session.jvm_log = jvm.log
     yield session
     session.stop()
     os.environ.clear()
@@ -69,7 +119,9 @@ def push_down(spark):
 def context(spark, cluster):
     from spark_connector import KuduContext
 
-    return KuduContext(cluster.masters, spark)
+    before = spark.jvm_log.stat().st_size
+    yield KuduContext(cluster.masters, spark)
+    sys.stderr.write(spark.jvm_log.read_bytes()[before:].decode(errors="replace"))
 
 
 class TestTable:

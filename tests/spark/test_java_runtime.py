@@ -93,3 +93,17 @@ def test_the_wrapper_drops_the_one_option_and_keeps_the_others(tmp_path):
     done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
 
     assert done.stdout == "[-Xmx1g][a b][][-c]"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_jvm_that_ends_while_spark_starts_is_told_with_what_it_said(monkeypatch, tmp_path, starting_jvm, status):
+    from pyspark.java_gateway import launch_gateway
+
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho no room >&2\nexit {status}\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    with pytest.raises(RuntimeError, match=r"while it started; it said: .*no room"), starting_jvm(tmp_path):
+        launch_gateway()
