@@ -280,6 +280,8 @@ class Wrapping:
             if observe is None:  # a stream of requests
                 self._streams.add(task)
             try:
+                if observe is None and self._is_ending:  # taken just before, and nobody would end it
+                    raise KuduError(ErrorCode.SHUTTING_DOWN, "the server is stopping", verdict=Verdict.TRY_LATER)
                 with gate:
                     request = decode(raw)
                     _enter_deadline(context, started)

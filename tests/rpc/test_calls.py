@@ -49,6 +49,9 @@ class Servicer(consensus_pb2_grpc.ConsensusServiceServicer):
         await asyncio.shield(self.round)
         return consensus_pb2.GetLastOpIdResponse()
 
+    def UpdateConsensusStream(self, request_iterator, context):
+        raise AssertionError("the servicer was called")
+
 
 def wrapped(servicer):
     wrapping = Wrapping(uuid=UUID, registry=CollectorRegistry())
@@ -94,3 +97,15 @@ async def test_every_service_of_ours_can_be_wrapped_with_its_destinations_checke
     )
 
     assert "CreateTablet" in handlers["kudu.tserver.v1.TabletServerAdminService"]
+
+
+async def test_a_stream_that_begins_after_the_others_were_ended_is_refused_and_holds_no_stop_up():
+    wrapping, context = Wrapping(uuid=UUID, registry=CollectorRegistry()), Context(None)
+    handlers = wrapping.handlers(
+        consensus_pb2_grpc.add_ConsensusServiceServicer_to_server, Servicer(), checks_dest_uuid=True
+    )
+    begin = handlers["kudu.consensus.v1.ConsensusService"]["UpdateConsensusStream"].stream_stream
+    wrapping.end_streams()
+    with pytest.raises(Aborted):
+        await begin(None, context)
+    assert context.status.message == "SHUTTING_DOWN: the server is stopping"
