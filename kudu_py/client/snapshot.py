@@ -2,7 +2,8 @@
 
 Why a majority of replicas is asked and not the leaders: who leads may have changed without the client's knowing, and a
 deposed leader's clock may be behind. An acknowledged write is in the logs of a majority, followers move their clocks
-past the timestamps of what they log, and two majorities have a member in common.
+past the timestamps of what they log, and two majorities have a member in common: those of the config that the client
+knows and of the present one, as long as not most members were replaced since (`docs/decisions/client-writes.md`).
 """
 
 from __future__ import annotations
