@@ -25,6 +25,8 @@ from pathlib import Path
 from kudu_py.cli.health import is_serving
 from kudu_py.common.counted import counted
 from kudu_py.common.errors import ErrorCode, KuduError
+from kudu_py.daemon.layout import read_instance
+from kudu_py.env.posix_disk import PosixDisk
 from kudu_py.pb import master_pb2, master_pb2_grpc, server_pb2, server_pb2_grpc
 from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import GrpcDialer
@@ -424,13 +426,20 @@ def _alive(daemon: DaemonRecord) -> bool:
 
 
 async def _uuid_of(dialer: GrpcDialer, daemon: DaemonRecord) -> str:
-    """The uuid of the daemon once it is SERVING."""
+    """The uuid of the daemon once it is SERVING; not of another cluster's that was quicker to take the port."""
     channel = dialer.channel(daemon.rpc_address)
     if not await is_serving(channel):
         return ""
     stub = server_pb2_grpc.GenericServiceStub(channel)
     answer = await call(stub.GetStatus(server_pb2.GetStatusRequest(), timeout=2.0))
-    return answer.registration.uuid
+    return answer.registration.uuid if answer.registration.uuid == _owner(daemon.dir) else ""
+
+
+def _owner(directory: str) -> str:
+    try:
+        return read_instance(PosixDisk(), directory).uuid
+    except FileNotFoundError:
+        return ""  # it has not come so far
 
 
 async def _live_servers(dialer: GrpcDialer, master: DaemonRecord) -> set[str]:
