@@ -129,23 +129,20 @@ def test_a_taken_port_is_refused_by_name(cluster, tmp_path):
     assert daemon.http_address in http.stderr
 
 
-def test_a_playground_whose_port_another_cluster_has_taken_does_not_take_that_one_for_its_own(cluster, tmp_path):
-    directory = tmp_path / "late"
-    run_command("playground", "start", "--dir", str(directory), "--tservers", "1", "--detach")
-    run_command("playground", "stop", "--dir", str(directory))
-    record = directory / "playground.json"
-    content = json.loads(record.read_text())
-    ours, theirs = content["masters"][0]["rpc_address"], cluster.daemon("master-1").rpc_address
-    # Of the master alone: its tablet server must not join the other cluster.
-    content["masters"] = json.loads(json.dumps(content["masters"]).replace(ours, theirs))
-    record.write_text(json.dumps(content))
+def test_a_playground_whose_port_another_cluster_has_taken_does_not_take_that_one_for_its_own(tmp_path):
+    with ProcessCluster(tmp_path / "first", tservers=1) as first:
+        theirs = first.daemon("master-1").rpc_address
+        with ProcessCluster(tmp_path / "late", tservers=1) as late:
+            ours = late.daemon("master-1").rpc_address
+        record = late.directory / "playground.json"
+        record.write_text(record.read_text().replace(ours, theirs))
 
-    start = run_command("playground", "start", "--dir", str(directory), "--detach", check=False)
+        start = run_command("playground", "start", "--dir", str(late.directory), "--detach", check=False)
 
-    assert start.returncode == 1
-    assert "master-1 ended while starting" in start.stderr
-    assert f"{theirs}: Address already in use" in start.stderr
-    assert cluster.is_running("master-1")
+        assert start.returncode == 1
+        assert "master-1 ended while starting" in start.stderr
+        assert f"{theirs}: Address already in use" in start.stderr
+        assert first.is_running("master-1")
 
 
 def test_a_data_directory_of_another_role_or_server_is_refused_by_name(tmp_path):
