@@ -13,6 +13,7 @@ from kudu_py.client.errors import invalid, not_supported, raises_public_async
 from kudu_py.client.leader_finder import LeaderFinder
 from kudu_py.client.leader_probe import LeaderProbe
 from kudu_py.client.location_cache import LocationCache, TableLocations, Tablet, tablet_from_pb
+from kudu_py.client.locator import GONE
 from kudu_py.client.options import ClientOptions
 from kudu_py.client.scan_settings import ScanSettings
 from kudu_py.client.scan_token import PartOfScan, ScanTokenBuilder, scanner_of_token
@@ -50,7 +51,6 @@ _REFRESH_PAUSE_S = 0.5
 """A table's locations are asked for again at most this often."""
 _REFRESH_PATIENCE_S = 0.25
 """How long the master is waited for by a scan whose locations are older than it wants; then those are good enough."""
-_GONE = frozenset({ErrorCode.NOT_FOUND, ErrorCode.TABLE_NOT_FOUND})
 
 
 def master_addresses(host: str | Sequence[str], port: int | str | Sequence[int | str] | None = None) -> list[str]:
@@ -495,7 +495,7 @@ class KuduClient:
         if not asking.done() or asking.cancelled():
             return known
         error = asking.exception()
-        if isinstance(error, KuduError) and error.code not in _GONE:
+        if isinstance(error, KuduError) and error.code not in GONE:
             return known
         return asking.result()
 
@@ -609,7 +609,7 @@ class KuduClient:
                 deadline=self._deadline(None),
             )
         except KuduError as error:
-            if error.code in _GONE:
+            if error.code in GONE:
                 self._locations.pop(table.id, None)
             raise
         tablets = [tablet_from_pb(pb) for pb in response.tablet_locations]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from kudu_py.client.location_cache import LocationCache, Tablet
+from kudu_py.client.locator import Locator, refresh_if_possible
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.pb import tserver_pb2
 from kudu_py.pb.tserver_pb2_grpc import TabletServerServiceStub
@@ -20,17 +20,8 @@ from kudu_py.rpc.call import call
 from kudu_py.rpc.dialer import Dialer
 from kudu_py.rpc.retry import Deadline
 
-_GONE = frozenset({ErrorCode.NOT_FOUND, ErrorCode.TABLE_NOT_FOUND})
 _GRACE_S = 0.1
 """How long slower servers are waited for once a majority of each tablet's replicas has answered."""
-
-
-class Locator(Protocol):
-    """What is needed of the client to find tablets again."""
-
-    async def refresh_tablet(self, tablet_id: str) -> None:
-        """Asks the master where the tablet is; KuduError NOT_FOUND if its table was deleted, others if it cannot
-        tell."""
 
 
 def lacks_majority(tablets: Sequence[Tablet], told: Mapping[str, int]) -> Tablet | None:
@@ -99,11 +90,7 @@ async def choose_snapshot(
                 f"{', '.join(replica.address for replica in voters) or 'none is known'}",
                 verdict=Verdict.TRY_LATER,
             )
-        try:
-            await locator.refresh_tablet(missing.tablet_id)
-        except KuduError as refused:
-            if refused.code in _GONE:
-                raise
+        await refresh_if_possible(locator, missing.tablet_id)
         moved = cache.tablet(missing.tablet_id)
         if moved is None or moved.config_index == missing.config_index:
             await asyncio.sleep(pause_s)

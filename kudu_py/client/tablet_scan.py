@@ -11,13 +11,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import grpc.aio
 import pyarrow as pa
 
 from kudu_py.client.leader_probe import LeaderProbe
 from kudu_py.client.location_cache import LocationCache
+from kudu_py.client.locator import Locator, refresh_if_possible
 from kudu_py.common.errors import ErrorCode, KuduError, Verdict
 from kudu_py.env.clock import Clock
 from kudu_py.pb import tserver_pb2
@@ -41,15 +42,6 @@ _ELSEWHERE = frozenset(
         ErrorCode.SCANNER_EXPIRED,
     }
 )
-_GONE = frozenset({ErrorCode.NOT_FOUND, ErrorCode.TABLE_NOT_FOUND})
-
-
-class Locator(Protocol):
-    """What a scan needs of the client to find tablets again."""
-
-    async def refresh_tablet(self, tablet_id: str) -> None:
-        """Asks the master where the tablet is; KuduError NOT_FOUND if its table was deleted, others if it cannot
-        tell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,11 +132,7 @@ async def scan_tablet(
                 details=error.details,
             )
         if error.code is ErrorCode.TABLET_NOT_FOUND or turn % 8 == 4:
-            try:
-                await context.locator.refresh_tablet(tablet_id)
-            except KuduError as refused:
-                if refused.code in _GONE:
-                    raise
+            await refresh_if_possible(context.locator, tablet_id)
         delay_s = _BACKOFF.delay_s(turn, context.rng) if turn or address is None else 0.0
         turn += 1
         if delay_s >= deadline.remaining_s:

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 from kudu_py.client.leader_probe import LeaderProbe
 from kudu_py.client.location_cache import LocationCache
+from kudu_py.client.locator import Locator, refresh_if_possible
 from kudu_py.client.options import ClientOptions
 from kudu_py.client.pieces import Piece, RowErrors, RowPiece, encode_group, fits_group
 from kudu_py.client.row_encoder import RowEncoder
@@ -53,7 +54,6 @@ _ELSEWHERE = frozenset(
         ErrorCode.OPERATION_ABORTED,
     }
 )
-_GONE = frozenset({ErrorCode.NOT_FOUND, ErrorCode.TABLE_NOT_FOUND})
 _ROW_ERRORS = {
     tserver_pb2.ALREADY_PRESENT: ErrorCode.ALREADY_PRESENT,
     tserver_pb2.NOT_FOUND: ErrorCode.NOT_FOUND,
@@ -67,7 +67,7 @@ def may_succeed_elsewhere_or_later(error: KuduError) -> bool:
     return error.verdict is not Verdict.FAILED or error.code in _ELSEWHERE
 
 
-class Locator(Protocol):
+class WriteLocator(Locator, Protocol):
     """What a writer needs of the client: to find tablets again, and the servers' time."""
 
     async def observe_clock(self, address: str) -> None:
@@ -75,10 +75,6 @@ class Locator(Protocol):
 
     def latest_observed_timestamp(self) -> int:
         """The largest hybrid time that any server told this client."""
-
-    async def refresh_tablet(self, tablet_id: str) -> None:
-        """Asks the master where the tablet is; KuduError NOT_FOUND if its table was deleted, others if it cannot
-        tell."""
 
 
 @dataclass(eq=False)
@@ -90,7 +86,7 @@ class WriteContext:
     links: WriteLinks
     pace: WritePace
     probe: LeaderProbe
-    locator: Locator
+    locator: WriteLocator
     clock: Clock
     rng: RandomFraction
     options: ClientOptions
@@ -370,11 +366,7 @@ class TabletWriter:
             return found
         missing = error is not None and error.code is ErrorCode.TABLET_NOT_FOUND
         if missing or turn % 8 == 4 or not cache.replicas(self.tablet_id):
-            try:
-                await self._context.locator.refresh_tablet(self.tablet_id)
-            except KuduError as refused:
-                if refused.code in _GONE:
-                    raise
+            await refresh_if_possible(self._context.locator, self.tablet_id)
         return None
 
     def _note(self, address: str, error: KuduError) -> None:

@@ -41,6 +41,8 @@ Behaviour = Callable[[Any, Any], Any]
 
 OK: Final = "OK"
 CANCELLED: Final = ErrorCode.CANCELLED.value
+CLIENT_LEFT: Final = (grpc.aio.UsageError, grpc.aio.InternalError)
+"""What writing to a call raises whose client has left."""
 
 DURATION_BUCKETS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -294,7 +296,7 @@ class Wrapping:
                                 await context.write(response)
                 code = OK
                 return
-            except (grpc.aio.UsageError, grpc.aio.InternalError):
+            except CLIENT_LEFT:
                 # Written to a call that its client has left: in order, or by dying, before this call was cancelled.
                 raise asyncio.CancelledError from None
             except asyncio.CancelledError:

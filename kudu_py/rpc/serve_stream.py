@@ -23,11 +23,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import grpc.aio
-
 from kudu_py.common.errors import KuduError
 from kudu_py.pb.common_pb2 import ErrorDetail
-from kudu_py.rpc.calls import OK, ServedRequests, as_kudu_error
+from kudu_py.rpc.calls import CLIENT_LEFT, OK, ServedRequests, as_kudu_error
 from kudu_py.rpc.status import error_detail
 from kudu_py.rpc.stream_writer import Stream, StreamWriter
 
@@ -126,8 +124,7 @@ class _Stream(Generic[TakenItem, Tag, Answer, Message]):
             if not broken.done():
                 await reader  # raises what ended the reading, if it was not the sender's end
                 self._all_sent = self._loop.create_future()
-                self._is_due = True
-                self._write()
+                self._release()
                 await asyncio.wait([self._all_sent, broken], return_when=asyncio.FIRST_COMPLETED)
             if self._writer.error is not None:
                 raise _why_broken(self._writer.error)
@@ -183,13 +180,16 @@ class _Stream(Generic[TakenItem, Tag, Answer, Message]):
         if group.unanswered == 0:
             if group.timer is not None:
                 group.timer.cancel()
-            self._is_due = True
-            self._write()
+            self._release()
         elif group.timer is None:
             group.timer = self._loop.call_later(TOGETHER_S, self._on_late, group)
 
     def _on_late(self, group: _Group) -> None:
         group.timer = None
+        self._release()
+
+    def _release(self) -> None:
+        """What is answered is to leave, at once or when the stream is free."""
         self._is_due = True
         self._write()
 
@@ -211,6 +211,6 @@ class _Stream(Generic[TakenItem, Tag, Answer, Message]):
 
 def _why_broken(error: BaseException) -> BaseException:
     """Of a write: a client that has left, in order or by dying, is no error; this call is about to be cancelled."""
-    if isinstance(error, (grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)):
+    if isinstance(error, (*CLIENT_LEFT, asyncio.InvalidStateError)):
         return asyncio.CancelledError()
     return error
